@@ -1,0 +1,31 @@
+.DEFAULT_GOAL := help
+export NO_MKDOCS_2_WARNING = 1
+
+help: ## list the verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+install: ## the package and all tools, at the tested versions
+	pip install -c constraints.txt -e ".[test]"
+
+format: ## mend what ruff can mend
+	ruff check --fix . && ruff format .
+
+check: ## lint, types, tests, strict site build: what CI runs
+	ruff check . && ruff format --check . && mypy && pytest && mkdocs build --strict
+
+test: ## the tests
+	pytest
+
+records: ## run every lesson's experiments and replace the published records
+	python -m repro_tutorial.lessons
+
+stamp: ## note in each Chinese page which English text it follows
+	python docs/hooks.py --stamp
+
+site: ## build the site into site/
+	mkdocs build --strict
+
+benchmarks: ## measure the ratios that CONTRIBUTING.md states
+	python tests/benchmarks/line_fit.py
+
+.PHONY: help install format check test records stamp site benchmarks

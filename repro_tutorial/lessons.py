@@ -1,0 +1,119 @@
+"""Read the manifest of the lessons, demos/lessons.toml, and make the records that it names.
+
+``python -m repro_tutorial.lessons [SLUG ...]`` runs the experiments of the lessons named, or of all, and
+writes docs/assets/records/: nothing else writes there.
+"""
+
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from repro_tutorial.messages import LANGUAGES, InputError
+from repro_tutorial.runs import FORMAT_VERSION, Record, dump
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson: the slug that names its files, and what the map says of it in each language.
+
+    `experiments` are the runs that its published record holds: name and the demo's arguments. A lesson
+    that is `planned` has no files yet.
+    """
+
+    slug: str
+    title: Mapping[str, str]
+    claim: Mapping[str, str]
+    experiments: Mapping[str, str] = field(default_factory=dict)
+    planned: bool = False
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that the lesson must have, relative to the repository's root."""
+        if self.planned:
+            return ()
+        pages = [Path("docs", lang, "lessons", f"{self.slug}.md") for lang in LANGUAGES]
+        return (Path("demos", f"{self.slug}.py"), *pages, self.record())
+
+    def record(self) -> Path:
+        """The published record, relative to the repository's root."""
+        return Path("docs", "assets", "records", f"{self.slug}.cpu.json")
+
+
+def find_root() -> Path:
+    """The checkout that this package is installed from.
+
+    Raises:
+        InputError: the package was installed without the demos.
+    """
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "demos" / "lessons.toml").is_file():
+        raise InputError("lessons.no_checkout")
+    return root
+
+
+def load_lessons(root: Path) -> tuple[Lesson, ...]:
+    """The lessons of ``demos/lessons.toml`` under `root`, in teaching order.
+
+    Raises:
+        InputError: the manifest is no TOML, or a row has an unknown key or lacks one.
+    """
+    path = root / "demos" / "lessons.toml"
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8")).get("lesson", [])
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("lessons.bad_manifest", file=path.name, problem=str(error)) from error
+    return tuple(_lesson(row, path) for row in rows)
+
+
+def _lesson(row: Mapping[str, Any], path: Path) -> Lesson:
+    try:
+        lesson = Lesson(**row)
+    except TypeError as error:  # names the key
+        problem = f"{row.get('slug')}: {error}"
+        raise InputError("lessons.bad_manifest", file=path.name, problem=problem) from error
+    if lesson.planned == bool(lesson.experiments):
+        problem = f"{lesson.slug}: either planned or with experiments"
+        raise InputError("lessons.bad_manifest", file=path.name, problem=problem)
+    return lesson
+
+
+def load_demo(root: Path, slug: str) -> ModuleType:
+    """The demo of a lesson as a module, run as far as its functions."""
+    spec = importlib.util.spec_from_file_location(slug, root / "demos" / f"{slug}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def record_lesson(root: Path, lesson: Lesson) -> None:
+    """Run the experiments of `lesson` and replace its published record, whole or not at all."""
+    demo = load_demo(root, lesson.slug)
+    experiments = {}
+    for name, arguments in lesson.experiments.items():
+        record: Record = demo.main([*arguments.split(), "--lang", "en"])
+        experiments[name] = record.to_json()
+        del experiments[name]["format_version"]
+    data = {"format_version": FORMAT_VERSION, "lesson": lesson.slug, "experiments": experiments}
+    path = root / lesson.record()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(dump(data), encoding="utf-8")
+    partial.replace(path)
+
+
+def main(slugs: Sequence[str]) -> None:
+    """Record the lessons `slugs`, or all that have experiments."""
+    root = find_root()
+    for lesson in load_lessons(root):
+        if lesson.experiments and (not slugs or lesson.slug in slugs):
+            record_lesson(root, lesson)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,167 @@
+"""States are complete, come back exactly, survive weights_only loading; isolation holds when the body raises."""
+
+import io
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from repro_tutorial.messages import InputError
+from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng, set_rng_state
+
+PRIVATE = {
+    "pcg": lambda: np.random.default_rng(1),
+    "twister": lambda: np.random.Generator(np.random.MT19937(1)),
+    "philox": lambda: np.random.Generator(np.random.Philox(1)),
+    "sfc": lambda: np.random.Generator(np.random.SFC64(1)),
+    "legacy": lambda: np.random.RandomState(1),
+    "python": lambda: random.Random(1),
+    "torch": lambda: torch.Generator().manual_seed(1),
+}
+
+
+def draw(private: dict) -> list:
+    """Some numbers from everything, normals too: their spare values are part of the state."""
+    numbers = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+    numbers += torch.randn(3).tolist() + torch.rand(2).tolist()
+    for generator in private.values():
+        if isinstance(generator, torch.Generator):
+            numbers += torch.randn(3, generator=generator).tolist()
+        elif isinstance(generator, random.Random):
+            numbers += [generator.random(), generator.gauss(0, 1)]
+        else:
+            numbers += [generator.random(), generator.standard_normal()]
+    return numbers
+
+
+def through_a_file(state: dict) -> dict:
+    """What `torch.save` and a weights_only load make of a state."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("pass_through", [lambda state: state, through_a_file], ids=["direct", "saved"])
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_every_generator_comes_back_to_where_it_was(pass_through, ahead):
+    private = {name: make() for name, make in PRIVATE.items()}
+    with isolate_rng():
+        for _ in range(ahead):  # an odd number of normals leaves a spare one in the state
+            draw(private)
+        state = pass_through(get_rng_state(**private))
+        expected = draw(private)
+        assert draw(private) != expected
+
+        set_rng_state(state, **private)
+
+        assert draw(private) == expected
+
+
+def test_a_state_is_a_snapshot_not_a_view():
+    with isolate_rng():
+        state = get_rng_state()
+        expected = draw({})
+        set_rng_state(state)
+        draw({})
+        set_rng_state(state)
+        assert draw({}) == expected
+
+
+@pytest.mark.parametrize(
+    ("move", "name"),
+    [
+        (lambda private: random.random(), "python"),
+        (lambda private: np.random.rand(), "numpy"),
+        (lambda private: torch.rand(1), "torch_cpu"),
+        (lambda private: private["pcg"].random(), "pcg"),
+        (lambda private: private["torch"].manual_seed(2), "torch"),
+    ],
+    ids=["python", "numpy", "torch_cpu", "pcg", "torch"],
+)
+def test_the_generator_that_moved_is_named(move, name):
+    private = {"pcg": np.random.default_rng(1), "torch": torch.Generator()}
+    with isolate_rng():
+        before = get_rng_state(**private)
+        move(private)
+        assert advanced_generators(before, get_rng_state(**private)) == (name,)
+
+
+def test_a_generator_that_one_state_lacks_has_moved():
+    assert advanced_generators(get_rng_state(), get_rng_state(mine=random.Random())) == ("mine",)
+
+
+def test_isolation_holds_when_the_body_raises_or_seeds():
+    private = {name: make() for name, make in PRIVATE.items()}
+    before = get_rng_state(**private)
+
+    with pytest.raises(ZeroDivisionError), isolate_rng(**private):
+        draw(private)
+        torch.manual_seed(0)
+        _ = 1 / 0
+
+    assert advanced_generators(before, get_rng_state(**private)) == ()
+
+
+def test_other_names_are_refused_and_nothing_moves():
+    mine = random.Random(1)
+    state = get_rng_state(mine=mine)
+    mine.random()
+    moved = mine.getstate()
+
+    with pytest.raises(InputError) as caught:
+        set_rng_state(state, yours=mine)
+
+    assert mine.getstate() == moved
+    assert str(caught.value) == (
+        "cannot restore private generators ['yours']: the state was saved with ['mine']; "
+        "pass the same generators under the same names"
+    )
+
+
+def test_another_kind_of_generator_is_refused():
+    state = get_rng_state(mine=np.random.default_rng(1))
+    with pytest.raises(InputError, match=r"saved from a numpy.random.PCG64, this one is a Random"):
+        set_rng_state(state, mine=random.Random(1))
+
+
+@pytest.mark.parametrize("thing", [3, random.SystemRandom(), np.random])
+def test_what_has_no_state_is_refused(thing):
+    with pytest.raises(InputError, match="has no state that can be read"):
+        get_rng_state(mine=thing)
+
+
+@pytest.fixture
+def two_fake_gpus(monkeypatch) -> list[torch.Tensor]:
+    """Two CUDA generators as PyTorch shows them: 16 bytes of seed and offset each."""
+    states = [torch.zeros(16, dtype=torch.uint8) for _ in range(2)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(states))
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [state.clone() for state in states])
+
+    def set_all(new: list[torch.Tensor]) -> None:
+        states[:] = [state.clone() for state in new]
+
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", set_all)
+    return states
+
+
+def test_every_cuda_device_is_saved_and_restored(two_fake_gpus):
+    before = get_rng_state()
+    two_fake_gpus[1][8] = 4  # the second device's offset
+    after = get_rng_state()
+
+    assert advanced_generators(before, after) == ("torch_cuda:1",)
+    with isolate_rng():
+        set_rng_state(before)
+        assert two_fake_gpus[1][8] == 0
+    assert two_fake_gpus[1][8] == 4
+    two_fake_gpus[1][8] = 0
+
+
+def test_a_state_of_two_devices_is_refused_where_there_is_none(two_fake_gpus, monkeypatch):
+    state = get_rng_state()
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="saved with 2 CUDA devices, this process has 0"):
+        set_rng_state(state)
