@@ -8,11 +8,12 @@ Needs: a CPU and a few seconds.
 
 import sys
 from collections.abc import Sequence
+from statistics import median
 
 import torch
 
 from repro_tutorial.cli import choose_device, count, demo_parser, make_record, progress, run
-from repro_tutorial.divergence import compare, distinct_outcomes, first_parting
+from repro_tutorial.divergence import compare, distinct_outcomes
 from repro_tutorial.fingerprint import fingerprint_state_dict
 from repro_tutorial.messages import Transcript
 from repro_tutorial.rng_state import isolate_rng
@@ -75,20 +76,23 @@ def show(out: Transcript, run: Run, device: str) -> None:
 
 def judge(out: Transcript, runs: Sequence[Run]) -> dict[str, object]:
     """Say whether the runs agree, where they part and how far; the same as numbers."""
-    different = distinct_outcomes(runs)
-    results: dict[str, object] = {"runs": len(runs), "different": different}
+    results: dict[str, object] = {"runs": len(runs), "different": distinct_outcomes(runs)}
     if len(runs) == 1:
         out.say("line_fit.one_run")
-    elif different == 1:
-        out.say("line_fit.identical", runs=len(runs), seed=runs[0].seed)
+        return results
+    divergences = [compare(runs[0], other) for other in runs[1:]]
+    widest = max(divergences, key=lambda divergence: divergence.max_abs)
+    results["divergence"] = widest.summary()
+    if results["different"] == 1:
+        out.say("line_fit.identical", runs=len(runs))
     else:
-        step = first_parting(runs)
-        out.say("line_fit.part", runs=len(runs), different=different, step=step)
-    if len(runs) == 2:
-        divergence = compare(*runs)
-        results["divergence"] = divergence.summary()
-        if not divergence.bitwise_equal:
-            out.say("line_fit.gap", gap=divergence.max_abs, step=divergence.max_abs_step)
+        first = min(one.first_step for one in divergences if one.first_step is not None)
+        out.say("line_fit.part", runs=len(runs), different=results["different"], step=first)
+        out.say("line_fit.gap", gap=widest.max_abs, step=widest.max_abs_step)
+    if len(runs) > SHOWN_RUNS:
+        last = sorted(run.metrics["loss"][-1] for run in runs)
+        results["last"] = {"lowest": last[0], "median": median(last), "highest": last[-1]}
+        out.say("line_fit.spread", **results["last"])
     return results
 
 

@@ -203,15 +203,3 @@ def outcome(run: Run) -> tuple[object, ...]:
         tuple((name, np.array(of, dtype=np.float64).tobytes()) for name, of in sorted(run.metrics.items())),
         tuple(sorted(run.fingerprints.items())),
     )
-
-
-def first_parting(runs: Sequence[Run], metric: str = "loss") -> int | None:
-    """The earliest step at which one of `runs` leaves the first; ``None`` if none does in `metric`.
-
-    Raises:
-        InputError: as `compare`.
-
-    Lesson: line_fit
-    """
-    partings = [compare(runs[0], run, metric).first_step for run in runs[1:]]
-    return min((step for step in partings if step is not None), default=None)

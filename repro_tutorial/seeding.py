@@ -92,8 +92,9 @@ def make_generator(seed: int, device: str | torch.device = "cpu") -> torch.Gener
     Raises:
         InputError: `seed` is not an integer from 0 to 4294967295.
 
-    >>> torch.rand(1, generator=make_generator(3)).item()
-    0.004278600215911865
+    >>> a, b = make_generator(3), make_generator(3)
+    >>> torch.equal(torch.rand(2, generator=a), torch.rand(2, generator=b))
+    True
 
     Lesson: data_loading
     """

@@ -8,7 +8,6 @@ import pytest
 from repro_tutorial.divergence import (
     compare,
     distinct_outcomes,
-    first_parting,
     noise_floor,
     ulp_distance,
 )
@@ -151,8 +150,3 @@ def test_outcomes_count_fingerprints_and_bits():
         run(math.nan),
     ]
     assert distinct_outcomes(runs) == 5
-
-
-def test_first_parting_is_the_earliest_of_all_runs():
-    assert first_parting([run(1.0, 1.0, 1.0), run(1.0, 1.0, 2.0), run(1.0, 2.0, 1.0)]) == 2
-    assert first_parting([run(1.0), run(1.0)]) is None

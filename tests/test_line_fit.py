@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,14 @@ def test_many_runs_show_two_and_judge_all(capsys):
         "Run 2 of 5, no seed",
     ]
     assert "5 runs, 5 different: part at step 1" in lines(record)
+    last = sorted(run.metrics["loss"][-1] for run in record.runs)
+    assert record.results["last"] == {"lowest": last[0], "median": last[2], "highest": last[4]}
+    gaps = [
+        abs(x - y)
+        for r in record.runs
+        for x, y in zip(r.metrics["loss"], record.runs[0].metrics["loss"], strict=True)
+    ]
+    assert record.results["divergence"]["max_abs"] == max(gaps)
 
 
 def test_the_record_and_the_plot_are_written(tmp_path, capsys):
@@ -198,6 +207,18 @@ def test_ctrl_c_leaves_one_line_and_no_file(tmp_path):
     assert process.returncode == 130
     assert errors == "\nline_fit.py: interrupted; nothing was written\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_commands_on_the_page_do_what_it_says(lang, tmp_path):
+    """The page's last block records two runs and compares them; it says that the exit code is 0."""
+    page = (ROOT / "docs" / lang / "lessons" / "line_fit.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "demos").symlink_to(ROOT / "demos")
+    script = block.replace("python ", f"{sys.executable} ")
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
 
 
 # What the source says of this experiment, and what holds -----------------------------------------------
