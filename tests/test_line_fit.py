@@ -42,7 +42,9 @@ def test_two_fits_differ_without_a_seed(capsys):
     record = line_fit.main(["--lang", "en"])
     assert record.results["different"] == 2
     assert record.results["divergence"]["first_step"] == 1
-    assert record.results["divergence"]["max_abs_step"] <= 10, "the page says that the gap is largest early on"
+    assert record.results["divergence"]["max_abs_step"] <= 10, (
+        "the page says that the gap is largest early on"
+    )
     assert record.runs[0].metrics["loss"][-1] != record.runs[1].metrics["loss"][-1]
     assert "2 runs, 2 different: part at step 1" in lines(record)
 
