@@ -83,12 +83,15 @@ def judge(out: Transcript, runs: Sequence[Run]) -> dict[str, object]:
     divergences = [compare(runs[0], other) for other in runs[1:]]
     widest = max(divergences, key=lambda divergence: divergence.max_abs)
     results["divergence"] = widest.summary()
+    partings = [one.first_step for one in divergences if one.first_step is not None]
     if results["different"] == 1:
         out.say("line_fit.identical", runs=len(runs))
+    elif partings:
+        out.say("line_fit.part", runs=len(runs), different=results["different"], step=min(partings))
+        key = "line_fit.gap" if len(runs) == 2 else "line_fit.gap_to_first"
+        out.say(key, gap=widest.max_abs, step=widest.max_abs_step)
     else:
-        first = min(one.first_step for one in divergences if one.first_step is not None)
-        out.say("line_fit.part", runs=len(runs), different=results["different"], step=first)
-        out.say("line_fit.gap", gap=widest.max_abs, step=widest.max_abs_step)
+        out.say("line_fit.weights_differ", runs=len(runs))
     if len(runs) > SHOWN_RUNS:
         last = sorted(run.metrics["loss"][-1] for run in runs)
         results["last"] = {"lowest": last[0], "median": median(last), "highest": last[-1]}
@@ -136,12 +139,11 @@ def main(argv: Sequence[str] | None = None) -> Record:
     results = judge(out, runs)
     if options.seed == 3:
         results |= compare_with_source(out, runs[0].metrics["loss"])
-    record = make_record("line_fit", argv, options, runs=runs, results=results, out=out)
     if options.plot:
         from repro_tutorial.plots import plot_runs, save_figure
 
         save_figure(plot_runs(runs, lang=options.lang), options.plot)
-    return record
+    return make_record("line_fit", argv, options, runs=runs, results=results, out=out)
 
 
 if __name__ == "__main__":

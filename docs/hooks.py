@@ -116,7 +116,7 @@ def lessons(place: Place) -> str:
 
 
 def glossary(place: Place) -> str:
-    """The terms in both languages; each row's id is an anchor."""
+    """The terms in both languages; each one's heading is an anchor."""
     terms = tomllib.loads((ROOT / "docs/glossary.toml").read_text("utf-8"))["term"]
     return place.render("glossary", terms=sorted(terms, key=lambda term: str(term["en"]).lower()))
 

@@ -4,11 +4,15 @@ Exit codes: 0 reproduces, passes, or did its job; 1 does not; 2 could not tell, 
 """
 
 import argparse
-import json
+import io
 import os
 import re
+import shutil
 import sys
+import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -19,20 +23,47 @@ from repro_tutorial.messages import (
     Transcript,
     catalog,
     default_language,
+    os_problem,
     text,
 )
-from repro_tutorial.runs import Record, Run, check_new, is_clock, read_runs
+from repro_tutorial.runs import Record, Run, check_new, dump, is_clock, read_runs
 
 T = TypeVar("T")
 
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 
 
+class _Help(argparse.HelpFormatter):
+    """argparse's layout, wrapped by the columns that characters take: a Chinese one takes two."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in _wrapped(text, width - len(indent)))
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """`line` in lines of at most `width` columns; breaks fall between words and between Chinese characters."""
+    lines, used = [""], 0
+    for piece in re.findall(r"[!-~]+\s*|.", " ".join(line.split())):  # a Latin word, or one character
+        columns = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in piece.rstrip())
+        # A line does not begin with a closing mark.
+        if used + columns > width and piece not in "，。；：、）":
+            lines.append("")
+            used = 0
+        lines[-1] += piece
+        used += columns + len(piece) - len(piece.rstrip())
+    return [part.rstrip() for part in lines]
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that speaks the reader's language and raises its complaints as `InputError`."""
 
     def __init__(self, prog: str | None, lang: str, about: str) -> None:
-        super().__init__(prog=prog, description=text(about, lang), add_help=False, allow_abbrev=False)
+        super().__init__(
+            prog, None, text(about, lang), formatter_class=_Help, add_help=False, allow_abbrev=False
+        )
         self.lang = lang
         self._optionals.title = text("cli.options", lang)
         self._positionals.title = text("cli.arguments", lang)
@@ -52,8 +83,18 @@ class Parser(argparse.ArgumentParser):
         return super().format_usage().replace("usage: ", text("cli.usage", self.lang), 1)
 
     def format_help(self) -> str:
-        """The help, its first word in the reader's language."""
-        return super().format_help().replace("usage: ", text("cli.usage", self.lang), 1)
+        """The help, argparse's own words and colons in the reader's language."""
+        colon = text("cli.colon", self.lang)
+        shown = re.sub(r"^(\S+):$", rf"\1{colon}", super().format_help(), flags=re.MULTILINE)
+        return shown.replace("usage: ", text("cli.usage", self.lang), 1)
+
+    def parse_args(self, *given: Any, **settings: Any) -> Any:
+        """As argparse does; two files to write may not be one."""
+        options = super().parse_args(*given, **settings)
+        paths = [value for value in vars(options).values() if isinstance(value, Path)]
+        if len({path.absolute() for path in paths}) < len(paths):
+            raise InputError("files.same", file=paths[0])
+        return options
 
     def error(self, message: str) -> NoReturn:
         """Raise `message`, which argparse words in English, as an error in the reader's language."""
@@ -105,7 +146,7 @@ def new_file(given: str) -> Path:
 def new_plot(given: str) -> Path:
     """The path of a figure that can be made."""
     if Path(given).suffix.lower() not in PLOT_SUFFIXES:
-        raise InputError("files.bad_figure", file=given, known=", ".join(PLOT_SUFFIXES))
+        raise InputError("files.bad_figure", file=given, known=PLOT_SUFFIXES)
     return new_file(given)
 
 
@@ -147,7 +188,7 @@ def choose_device(name: str) -> str:
 
 def progress(steps: Iterable[T], about: str, lang: str) -> Iterator[T]:
     """`steps`, with a progress bar where the error stream is a terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield from steps
         return
     from tqdm import tqdm
@@ -170,11 +211,17 @@ def make_record(
     """
     from repro_tutorial.environment import describe_environment
 
-    arguments = " ".join(sys.argv[1:] if argv is None else argv)
-    arguments = re.sub(r"--(json|plot|lang)[= ]\S+ ?", "", arguments).strip()
+    kept: list[str] = []
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    while arguments:
+        argument = arguments.pop(0)
+        if argument in ("--json", "--plot", "--lang"):
+            arguments.pop(0)
+        elif not argument.startswith(("--json=", "--plot=", "--lang=")):
+            kept.append(argument)
     record = Record(
         lesson=slug,
-        command=f"python demos/{slug}.py {arguments}".strip(),
+        command=" ".join(["python", f"demos/{slug}.py", *kept]),
         recorded=_today(),
         environment=describe_environment(),
         runs=tuple(runs),
@@ -193,9 +240,17 @@ def _today() -> str:
 
 
 def run(main: Callable[[Sequence[str] | None], object], prog: str | None = None) -> int:
-    """Call `main` as a program: its exit code, one clear line for a mistake, no traceback for Ctrl-C."""
+    """Call `main` as a program: its exit code, one clear line for a mistake, no traceback for Ctrl-C.
+
+    1 means "does not reproduce", so that a fault of ours must not end with it: 2, after the traceback.
+    """
     lang = language(sys.argv[1:])
     prog = prog or Path(sys.argv[0]).name
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal that cannot show Chinese is no reason to stop
     try:
         result = main(None)
     except InputError as error:
@@ -206,7 +261,14 @@ def run(main: Callable[[Sequence[str] | None], object], prog: str | None = None)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 2
+    except OSError as error:  # the output is full, or closed
+        problem = InputError("cli.no_output", problem=os_problem(error)).in_language(lang)
+        print(text("cli.error", lang, prog=prog, error=problem), file=sys.stderr)
+        return 2
+    except Exception:  # noqa: BLE001  # reported whole; only its exit code is changed
+        traceback.print_exc()
+        return 2
     return result if isinstance(result, int) else 0
 
 
@@ -220,9 +282,11 @@ def verbs(argv: Sequence[str] | None = None) -> int:
     parser = Parser("python -m repro_tutorial", lang, "cli.about")
     commands = {"list": _list, "env": _env, "compare": _compare}
     parser.option("verb", choices=tuple(commands))
-    parser.option("rest", nargs=argparse.REMAINDER, about="cli.help_rest")
     # Options before the verb are the parser's own; all after it is the verb's.
     place = next((i for i, argument in enumerate(arguments) if argument in commands), len(arguments))
+    if not arguments:
+        parser.print_help()
+        return 2
     verb = parser.parse_args(arguments[: place + 1]).verb
     return commands[verb](arguments[place + 1 :], lang)
 
@@ -234,12 +298,10 @@ def _verb_parser(verb: str, lang: str) -> Parser:
 
 
 def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=1, ensure_ascii=False))
+    print(dump(data), end="")
 
 
 def _list(arguments: Sequence[str], lang: str) -> int:
-    from dataclasses import asdict
-
     from repro_tutorial.lessons import find_root, load_lessons
 
     parser = _verb_parser("list", lang)
@@ -249,23 +311,26 @@ def _list(arguments: Sequence[str], lang: str) -> int:
     if options.slug is not None:
         chosen = [lesson for lesson in lessons if lesson.slug == options.slug]
         if not chosen:
-            known = ", ".join(lesson.slug for lesson in lessons)
+            known = [lesson.slug for lesson in lessons]
             raise InputError("lessons.unknown", slug=options.slug, known=known)
         lessons = tuple(chosen)
     if options.json:
         _print_json([asdict(one) | {"files": [f.as_posix() for f in one.files()]} for one in lessons])
         return 0
+    width = max(40, shutil.get_terminal_size().columns - 22)
     for lesson in lessons:
         planned = text("lessons.planned", lang) if lesson.planned else ""
-        print(f"{lesson.slug:<22}{lesson.claim[lang]}{planned}")
+        first, *rest = _wrapped(f"{lesson.claim[lang]}{planned}", width)
+        print(f"{lesson.slug:<22}{first}")
+        for line in rest:
+            print(" " * 22 + line)
         if options.slug is not None:
-            print(*(f"  {file.as_posix()}" for file in lesson.files()), sep="\n")
+            for file in lesson.files():
+                print(f"  {file.as_posix()}")
     return 0
 
 
 def _env(arguments: Sequence[str], lang: str) -> int:
-    from dataclasses import asdict
-
     from repro_tutorial.determinism import ineffective_switches
     from repro_tutorial.environment import describe_environment
 
@@ -293,54 +358,75 @@ def _compare(arguments: Sequence[str], lang: str) -> int:
     parser.option("--metric", metavar="NAME")
     parser.option("--seeds", type=Path, nargs="+", metavar="FILE", default=[])
     options = parser.parse_args(arguments)
-    a, b, names = _pair([(path, read_runs(path)) for path in options.files])
+    a, b = _pair(options.files)
     seed_runs = [run for path in options.seeds for run in read_runs(path)]
 
-    shared = [name for name in a.metrics if name in b.metrics]
-    metrics = [options.metric] if options.metric else [name for name in shared if not is_clock(name)]
+    both = [name for name in a.metrics if name in b.metrics and a.metrics[name] and b.metrics[name]]
+    clocks = sorted(name for name in a.metrics.keys() | b.metrics.keys() if is_clock(name))
+    metrics = [options.metric] if options.metric else [name for name in both if name not in clocks]
     if not metrics:
-        known = {"known_a": ", ".join(a.metrics), "known_b": ", ".join(b.metrics)}
-        raise InputError("compare.no_shared_metric", a=names[0], b=names[1], **known)
-    left_out = sorted((a.metrics.keys() | b.metrics.keys()) - set(metrics)) if not options.metric else []
+        known = {"known_a": list(a.metrics), "known_b": list(b.metrics)}
+        raise InputError("compare.no_shared_metric", a=a.name, b=b.name, **known)
     divergences = [compare(a, b, metric, seed_runs=seed_runs) for metric in metrics]
-    fingerprints = {
-        name: a.fingerprints[name] == b.fingerprints[name]
-        for name in a.fingerprints
-        if name in b.fingerprints and not options.metric
-    }
-    same = all(one.bitwise_equal for one in divergences) and all(fingerprints.values())
+    fingerprints, unmatched = {}, []
+    if not options.metric:
+        shared = a.fingerprints.keys() & b.fingerprints.keys()
+        fingerprints = {name: a.fingerprints[name] == b.fingerprints[name] for name in sorted(shared)}
+        everything = a.metrics.keys() | b.metrics.keys() | a.fingerprints.keys() | b.fingerprints.keys()
+        unmatched = sorted(everything - set(metrics) - set(clocks) - shared)
+    if not all(one.bitwise_equal for one in divergences) or not all(fingerprints.values()):
+        verdict, code = "differ", 1
+    else:
+        verdict, code = ("unmatched", 2) if unmatched else ("identical", 0)
     if options.json:
         summaries = [one.summary() | {"gap": one.gap} for one in divergences]
-        verdict = "identical" if same else "differ"
-        _print_json(
-            {"verdict": verdict, "runs": names, "metrics": summaries, "fingerprints": fingerprints}
-            | {"left_out": left_out}
-        )
-        return 0 if same else 1
+        left_out = {"clocks": clocks, "unmatched": unmatched}
+        told = {"verdict": verdict, "runs": [a.name, b.name], "metrics": summaries}
+        _print_json(told | {"fingerprints": fingerprints, "left_out": left_out})
+        return code
 
-    print(text("compare.runs", lang, a=names[0], b=names[1]))
+    print(text("compare.runs", lang, a=a.name, b=b.name))
     for one in divergences:
-        key = "compare.metric_equal" if one.bitwise_equal else "compare.metric_differs"
-        print(text(key, lang, steps=len(one.steps), **one.summary()))
-        if one.doubling_steps is not None and not one.bitwise_equal:
-            print(text("compare.growth", lang, steps=one.doubling_steps))
-        if one.noise_ratio is not None:
-            print(text("compare.noise", lang, ratio=one.noise_ratio, step=one.steps[-1]))
+        _tell(one, lang)
     for name, equal in fingerprints.items():
         print(text(f"compare.fingerprint_{'equal' if equal else 'differs'}", lang, name=name))
-    if left_out:
-        print(text("compare.left_out", lang, names=", ".join(left_out)))
-    print(text("compare.identical" if same else "compare.differ", lang))
-    return 0 if same else 1
+    if clocks and not options.metric:
+        print(text("compare.clocks", lang, names=clocks))
+    if unmatched:
+        print(text("compare.left_out", lang, names=unmatched))
+    print(text(f"compare.{verdict}", lang))
+    return code
 
 
-def _pair(files: Sequence[tuple[Path, Sequence[Any]]]) -> tuple[Any, Any, list[str]]:
-    """The two runs to compare, and what to call them: the first of each of two files, or the two of one."""
-    if len(files) == 1:
-        path, runs = files[0]
-        if len(runs) != 2:
-            raise InputError("compare.not_two_runs", file=path, runs=len(runs))
-        return runs[0], runs[1], [f"{path}: {run.name}" for run in runs]
-    if len(files) > 2:
-        raise InputError("compare.too_many_files", files=len(files))
-    return files[0][1][0], files[1][1][0], [f"{path}: {runs[0].name}" for path, runs in files]
+def _tell(divergence: Any, lang: str) -> None:
+    """What there is to say of one metric."""
+    told = divergence.summary()
+    if divergence.bitwise_equal:
+        print(text("compare.metric_equal", lang, steps=len(divergence.steps), **told))
+    elif divergence.max_abs == 0:
+        print(text("compare.metric_sign", lang, **told))
+    elif divergence.max_ulp is None:
+        print(text("compare.metric_not_a_number", lang, **told))
+    else:
+        print(text("compare.metric_differs", lang, **told))
+        if divergence.doubling_steps is not None:
+            print(text("compare.growth", lang, steps=divergence.doubling_steps))
+    if divergence.noise_ratio is not None:
+        print(text("compare.noise", lang, ratio=divergence.noise_ratio, step=divergence.steps[-1]))
+
+
+def _pair(paths: Sequence[Path]) -> tuple[Run, Run]:
+    """The two runs to compare, named after their files: the first of each of two files, or the two of one."""
+    if len(paths) > 2:
+        raise InputError("compare.too_many_files", files=len(paths))
+    if len(paths) == 2 and paths[0].absolute() == paths[1].absolute():
+        raise InputError("compare.same_file", file=paths[0])
+    runs = [
+        (path, run) for path in paths for run in read_runs(path)[: 3 - len(paths) if len(paths) > 1 else None]
+    ]
+    if len(runs) != 2:
+        raise InputError("compare.not_two_runs", file=paths[0], runs=len(runs))
+    a, b = (
+        replace(run, name=str(path) if run.name == path.name else f"{path}: {run.name}") for path, run in runs
+    )
+    return a, b

@@ -19,11 +19,13 @@ class Divergence:
 
     `first_step` is the step at which the bits first differ, ``None`` if they never do. The gaps are between
     values of the same step: absolute, relative to the larger magnitude, and in ULP (units in the last
-    place) of `ulp_format`, the narrower of float32 and float64 that holds every value of both runs; an
-    ULP gap to a NaN does not exist and is left out. `gap` is the absolute gap of each step in `steps`.
+    place) of `ulp_format`, the narrower of float32 and float64 that holds every value of both runs. From a
+    NaN to a number the first two are infinite and the third is ``None``: there is none. `gap` is the
+    absolute gap of each step in `steps`.
 
     `growth_rate` is the slope of the gap's natural logarithm per step, fitted from the first gap above zero
-    to the largest; ``None`` where fewer than two gaps lie there. `noise_floor` is, per step, the root mean
+    to the largest; ``None`` where fewer than eight gaps lie there or the fit explains less than half of how
+    they move. `noise_floor` is, per step, the root mean
     square difference between two seeds, and `noise_ratio` the last gap over the last floor: 1 means that
     the runs differ as much as two seeds do. Both are ``None`` when no runs of several seeds were given.
     """
@@ -35,7 +37,7 @@ class Divergence:
     max_abs: float
     max_abs_step: int
     max_rel: float
-    max_ulp: int
+    max_ulp: int | None
     ulp_format: str
     gap: tuple[float, ...]
     growth_rate: float | None
@@ -85,7 +87,7 @@ def compare(a: Run, b: Run, metric: str = "loss", *, seed_runs: Sequence[Run] = 
     differs = x.view(np.int64) != y.view(np.int64)
     gap = _gap(x, y)
     scale = np.maximum(np.abs(x), np.abs(y))
-    relative = np.divide(gap, scale, out=np.zeros_like(gap), where=np.isfinite(scale) & (scale > 0))
+    relative = np.divide(gap, scale, out=gap.copy(), where=np.isfinite(scale) & (scale > 0))
     ulp_format, ulps = ulp_distance(x, y)
     largest = int(gap.argmax())
     floor = noise_floor(seed_runs, metric, steps) if seed_runs else None
@@ -97,7 +99,7 @@ def compare(a: Run, b: Run, metric: str = "loss", *, seed_runs: Sequence[Run] = 
         max_abs=float(gap[largest]),
         max_abs_step=steps[largest],
         max_rel=float(relative.max()),
-        max_ulp=max(ulps),
+        max_ulp=None if np.isnan(x[np.isinf(gap)] + y[np.isinf(gap)]).any() else max(ulps),
         ulp_format=ulp_format,
         gap=tuple(gap.tolist()),
         growth_rate=_growth_rate(np.asarray(steps, dtype=np.float64), gap),
@@ -116,8 +118,9 @@ def noise_floor(seed_runs: Sequence[Run], metric: str, steps: Sequence[int]) -> 
 
     Lesson: seed_variance
     """
-    if len({run.seed for run in seed_runs}) < 2:
-        raise InputError("divergence.one_seed", seeds=sorted({str(run.seed) for run in seed_runs}))
+    seeds = {run.seed for run in seed_runs}
+    if len(seeds) < 2:
+        raise InputError("divergence.one_seed", seeds=len(seeds))
     for run in seed_runs:
         if tuple(_values(run, metric)[1]) != tuple(steps):
             raise InputError("divergence.seed_steps", run=run.name, metric=metric)
@@ -171,13 +174,13 @@ def _aligned(a: Run, b: Run, metric: str) -> tuple[FloatArray, FloatArray, tuple
 
 def _values(run: Run, metric: str) -> tuple[FloatArray, Sequence[int]]:
     if not run.metrics.get(metric):
-        raise InputError("divergence.no_metric", run=run.name, metric=metric, known=", ".join(run.metrics))
+        raise InputError("divergence.no_metric", run=run.name, metric=metric, known=list(run.metrics))
     return np.array(run.metrics[metric], dtype=np.float64), run.steps_of(metric)
 
 
 def _gap(x: FloatArray, y: FloatArray) -> FloatArray:
     """The absolute gap of each pair; 0 for two NaN or two equal infinities, infinite against one NaN."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         gap = np.abs(x - y)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     return np.where(same, 0.0, np.where(np.isnan(gap), math.inf, gap))
@@ -186,10 +189,10 @@ def _gap(x: FloatArray, y: FloatArray) -> FloatArray:
 def _growth_rate(steps: FloatArray, gap: FloatArray) -> float | None:
     finite = np.where(np.isfinite(gap), gap, 0.0)
     upward = np.flatnonzero(finite[: int(finite.argmax()) + 1])
-    if len(upward) < 2:
+    logs = np.log(finite[upward])
+    if len(upward) < 8 or np.ptp(logs) == 0 or np.corrcoef(steps[upward], logs)[0, 1] ** 2 < 0.5:
         return None
-    slope = np.polynomial.Polynomial.fit(steps[upward], np.log(finite[upward]), 1).convert().coef
-    return float(slope[1])
+    return float(np.polynomial.Polynomial.fit(steps[upward], logs, 1).convert().coef[1])
 
 
 def distinct_outcomes(runs: Sequence[Run]) -> int:

@@ -272,7 +272,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError("files.bad_figure", file=path, known=", ".join(SUFFIXES))
+        raise InputError("files.bad_figure", file=path, known=SUFFIXES)
     if suffix == ".svg":
         svg = re.sub(r'font-family: [^;"]*', f"font-family: {FONT_STACK}", _svg(figure))
         write_new(path, svg.encode())
@@ -297,7 +297,7 @@ def _having(runs: Sequence[Run], metric: str) -> Sequence[Run]:
         raise InputError("plots.no_runs", metric=metric)
     for run in runs:
         if not run.metrics.get(metric):
-            raise InputError("plots.no_metric", run=run.name, metric=metric, known=", ".join(run.metrics))
+            raise InputError("plots.no_metric", run=run.name, metric=metric, known=list(run.metrics))
     return runs
 
 

@@ -50,16 +50,17 @@ def get_rng_state(**private: PrivateGenerator) -> RNGState:
 
 
 def set_rng_state(state: RNGState, **private: PrivateGenerator) -> None:
-    """Put every generator back to where `get_rng_state` found it.
-
-    Nothing is changed when the state does not fit.
+    """Put every generator back to where `get_rng_state` found it; all of them, or none when the state does not fit.
 
     Raises:
         InputError: `private` has other names than the state, a generator is of another kind than the one
-            saved under its name, or the state holds another number of CUDA devices than this machine has.
+            saved under its name, the state holds another number of CUDA devices than this machine has, or it
+            is no state.
 
     Lesson: generators
     """
+    if not isinstance(state, dict) or not RNGState.__required_keys__ <= state.keys():
+        raise InputError("rng_state.not_a_state", problem=type(state).__name__)
     if private.keys() != state["private"].keys():
         raise InputError("rng_state.other_names", saved=sorted(state["private"]), given=sorted(private))
     for name, generator in private.items():
@@ -69,10 +70,19 @@ def set_rng_state(state: RNGState, **private: PrivateGenerator) -> None:
     devices = torch.cuda.device_count() if _cuda() else 0
     if len(state["torch_cuda"]) != devices:
         raise InputError("rng_state.other_devices", saved=len(state["torch_cuda"]), given=devices)
+    before = get_rng_state(**private)
+    try:
+        _set_all(state, private)
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        _set_all(before, private)
+        raise InputError("rng_state.not_a_state", problem=str(error).splitlines()[0]) from error
+
+
+def _set_all(state: RNGState, private: Mapping[str, PrivateGenerator]) -> None:
     random.setstate(_python_state(state["python"]))
-    np.random.set_state(_unplain(state["numpy"]))
+    np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch_cpu"])
-    if devices:
+    if state["torch_cuda"]:
         torch.cuda.set_rng_state_all(state["torch_cuda"])
     if state["torch_mps"] is not None and torch.backends.mps.is_available():
         torch.mps.set_rng_state(state["torch_mps"])
@@ -156,9 +166,9 @@ def _private_state(name: str, generator: PrivateGenerator) -> dict[str, Any]:
 
 def _set_private_state(generator: PrivateGenerator, state: Any) -> None:
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = _unplain(state)
+        generator.bit_generator.state = state
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(_unplain(state))
+        generator.set_state(state)
     elif isinstance(generator, random.Random):
         generator.setstate(_python_state(state))
     else:
@@ -171,17 +181,10 @@ def _python_state(state: Any) -> tuple[Any, ...]:
 
 
 def _plain(state: Any) -> Any:
-    """`state` with its NumPy arrays as tensors: weights_only loading refuses arrays."""
+    """`state` with its NumPy arrays as lists: weights_only loading refuses arrays, and NumPy takes lists back."""
     if isinstance(state, Mapping):
         return {key: _plain(value) for key, value in state.items()}
-    return torch.from_numpy(state.copy()) if isinstance(state, np.ndarray) else state
-
-
-def _unplain(state: Any) -> Any:
-    """The reverse of `_plain`."""
-    if isinstance(state, Mapping):
-        return {key: _unplain(value) for key, value in state.items()}
-    return state.numpy() if isinstance(state, torch.Tensor) else state
+    return state.tolist() if isinstance(state, np.ndarray) else state
 
 
 def _same(a: Any, b: Any) -> bool:

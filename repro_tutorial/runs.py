@@ -4,16 +4,17 @@ Also reads the logs that other tools write: CSV, JSON lines, a Trainer's ``log_h
 """
 
 import csv
+import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from repro_tutorial.messages import InputError, Line
+from repro_tutorial.messages import InputError, Line, os_problem
 
 FORMAT_VERSION = 1
 
@@ -65,9 +66,10 @@ class Recorder:
 
         `step` labels the value; left out, each metric counts its own values from 1.
         """
-        for name, value in metrics.items():
+        numbers = {name: float(_detached(value)) for name, value in metrics.items()}  # all, or an error
+        for name, number in numbers.items():
             values = self._values.setdefault(name, [])
-            values.append(float(value))
+            values.append(number)
             self._steps.setdefault(name, []).append(len(values) if step is None else step)
 
     def finish(self, **fingerprints: str) -> Run:
@@ -82,6 +84,11 @@ class Recorder:
             fingerprints=fingerprints,
             steps=_own_steps(self._steps),
         )
+
+
+def _detached(value: Any) -> Any:
+    """A loss that still has its graph: PyTorch warns when it is made a number."""
+    return value.detach() if hasattr(value, "detach") else value
 
 
 def _own_steps(steps: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -136,8 +143,12 @@ class Record:
                 results=data["results"],
                 transcript=tuple(data["transcript"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError("runs.not_a_record", file=source, problem=repr(error)) from error
+        except KeyError as error:
+            raise InputError("runs.no_field", file=source, field=error.args[0]) from error
+        except (TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError("runs.bad_field", file=source, problem=str(error)) from error
 
     def save(self, path: Path) -> None:
         """Write the record to a new file `path`: whole, or not at all.
@@ -154,7 +165,7 @@ class Record:
         Raises:
             InputError: the file is missing, cut short, of another version, or no record.
         """
-        return cls.from_json(_read_json(path), str(path))
+        return cls.from_json(_read_json(Path(path)), str(path))
 
 
 def load_experiments(path: Path) -> dict[str, Record]:
@@ -166,14 +177,15 @@ def load_experiments(path: Path) -> dict[str, Record]:
     data = _read_json(path)
     _check_version(data, str(path))
     if not isinstance(data.get("experiments"), dict):
-        raise InputError("runs.not_a_record", file=path, problem="KeyError('experiments')")
+        raise InputError("runs.no_field", file=path, field="experiments")
     return {
-        name: Record.from_json({"format_version": FORMAT_VERSION} | record, f"{path}:{name}")
+        name: Record.from_json({"format_version": FORMAT_VERSION} | dict(record), f"{path}:{name}")
         for name, record in data["experiments"].items()
+        if isinstance(record, dict)
     }
 
 
-def dump(data: Mapping[str, Any]) -> str:
+def dump(data: Any) -> str:
     """`data` as JSON that is kind to `git diff`: keys sorted, one line per entry, a list of numbers on one line."""
     pretty = json.dumps(_encode(data), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Strings hold no line breaks in JSON, so a bracket before one opens a real list.
@@ -190,9 +202,14 @@ def write_new(path: Path, data: bytes) -> None:
     partial = _partial(path)
     try:
         partial.write_bytes(data)
-        partial.rename(path)
+        try:
+            os.link(partial, path)  # fails where rename would replace a file that came in between
+        except FileExistsError as error:
+            raise InputError("files.exists", file=path) from error
+        except OSError:  # a file system without links
+            partial.rename(path)
     except OSError as error:
-        raise InputError("files.cannot_write", file=path, problem=error.strerror) from error
+        raise InputError("files.cannot_write", file=path, problem=os_problem(error)) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -211,7 +228,7 @@ def check_new(path: Path) -> None:
         _partial(path).touch()  # asking for permission is no proof of it: for root everything is allowed
         _partial(path).unlink()
     except OSError as error:
-        raise InputError("files.cannot_write", file=path, problem=error.strerror) from error
+        raise InputError("files.cannot_write", file=path, problem=os_problem(error)) from error
 
 
 def _partial(path: Path) -> Path:
@@ -233,12 +250,12 @@ def _run_from_json(data: Mapping[str, Any], source: str) -> Run:
     return Run(
         name=data["name"],
         seed=data["seed"],
-        switches=data["switches"],
+        switches=dict(data["switches"]),
         metrics={
             name: tuple(_decode(value, source, name, index) for index, value in enumerate(of, start=1))
             for name, of in data["metrics"].items()
         },
-        fingerprints=data["fingerprints"],
+        fingerprints=dict(data["fingerprints"]),
         steps={name: tuple(of) for name, of in data["steps"].items()},
     )
 
@@ -255,8 +272,9 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(value: object, source: str, metric: str, step: int) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    number = None if isinstance(value, str) else _number(value)
+    if number is not None and math.isfinite(number):
+        return number
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     raise InputError("runs.not_a_number", file=source, metric=metric, step=step, value=repr(value))
@@ -265,7 +283,7 @@ def _decode(value: object, source: str, metric: str, step: int) -> float:
 def _check_version(data: object, source: str) -> None:
     version = data.get("format_version") if isinstance(data, dict) else None
     if version is None:
-        raise InputError("runs.not_a_record", file=source, problem="KeyError('format_version')")
+        raise InputError("runs.no_field", file=source, field="format_version")
     if version != FORMAT_VERSION:
         raise InputError("runs.other_version", file=source, version=version, known=FORMAT_VERSION)
 
@@ -273,24 +291,32 @@ def _check_version(data: object, source: str) -> None:
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError("files.cannot_read", file=path, problem=problem) from error
+    except OSError as error:
+        raise InputError("files.cannot_read", file=path, problem=os_problem(error)) from error
+    except UnicodeDecodeError as error:
+        raise InputError("files.not_text", file=path) from error
 
 
 def _read_json(path: Path) -> Any:
+    return _parse_json(_read_text(path), path)
+
+
+def _parse_json(given: str, path: Path, line: int = 1) -> Any:
     try:
-        return json.loads(_read_text(path))
+        return json.loads(given)
     except json.JSONDecodeError as error:
-        raise InputError("runs.bad_json", file=path, line=error.lineno, column=error.colno) from error
+        line += error.lineno - 1
+        raise InputError("runs.bad_json", file=path, line=line, column=error.colno) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        raise InputError("runs.bad_json", file=path, line=line, column=1) from error
 
 
 # Logs of other tools ------------------------------------------------------------------------------------
 
-_STEP_COLUMNS = ("step", "global_step", "iteration", "iter", "batch", "epoch")  # the first that is there
+_STEP_COLUMNS = ("step", "global_step", "_step", "iteration", "iter", "batch", "epoch")  # the first there is
 _CLOCK = re.compile(
-    r"(^|[^a-z])(time|walltime|timestamp|runtime|elapsed|duration|seconds)([ _./-]?(ms|s|sec|total))?$"
-    r"|per_sec|/s(ec)?$",
+    r"(^|[^a-z])(time|walltime|timestamp|datetime|runtime|elapsed|duration|seconds|secs|eta)"
+    r"([ _./-]?(ms|s|sec|total))?$|per_sec|/s(ec)?$",
     re.IGNORECASE,
 )
 
@@ -304,64 +330,102 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     """The runs in a file: a record, a lesson's published records, or another tool's log as one run.
 
     Logs are CSV with a header (Lightning's CSVLogger, TensorBoard, Weights & Biases exports), JSON lines,
-    a JSON list of objects, or a Trainer's ``trainer_state.json``. Columns that hold no numbers are left
-    out, empty cells too; the steps come from a column named step, global_step, iteration, … or epoch.
+    a JSON list of objects, or a Trainer's ``trainer_state.json``. Empty cells are left out; the steps come
+    from a column named step, global_step, iteration, … or epoch. A column that holds anything but numbers
+    becomes a metric without values, so that nobody takes it for compared.
 
     Raises:
         InputError: the file cannot be read, or holds no numbers.
     """
-    if path.suffix.lower() in (".csv", ".tsv"):
-        return (_run_from_rows(_csv_rows(path), path),)
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return (_run_from_rows(_json_lines(path), path),)
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        return (_run_from_columns(_csv_columns(path), path),)
+    if suffix in (".jsonl", ".ndjson"):
+        return (_run_from_columns(_columns(_json_lines(path), path), path),)
     data = _read_json(path)
     if isinstance(data, dict) and isinstance(data.get("log_history"), list):
         data = data["log_history"]
     if isinstance(data, list):
-        return (_run_from_rows(data, path),)
+        return (_run_from_columns(_columns(data, path), path),)
     _check_version(data, str(path))
     if "experiments" in data:
-        return tuple(run for record in load_experiments(path).values() for run in record.runs)
-    return Record.from_json(data, str(path)).runs
+        runs = tuple(run for record in load_experiments(path).values() for run in record.runs)
+    else:
+        runs = Record.from_json(data, str(path)).runs
+    if not runs:
+        raise InputError("runs.no_numbers", file=path)
+    return runs
 
 
-def _csv_rows(path: Path) -> Iterable[Mapping[str, object]]:
+def _csv_columns(path: Path) -> dict[str, Sequence[object]]:
     lines = _read_text(path).splitlines()
-    delimiter = "\t" if lines and "\t" in lines[0] else ","
     try:
-        return list(csv.DictReader(lines, delimiter=delimiter))
+        header, *rows = csv.reader(lines, delimiter="\t" if "\t" in lines[0] else ",") if lines else [[]]
     except csv.Error as error:
         raise InputError("files.cannot_read", file=path, problem=str(error)) from error
+    names = [name.strip() for name in header]
+    if any(_number(name) is not None for name in names):
+        raise InputError("runs.no_header", file=path)
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError("runs.repeated_header", file=path, names=repeated)
+    if any(len(row) > len(names) for row in rows):
+        raise InputError("runs.ragged", file=path)
+    return dict(zip(names, itertools.zip_longest(*rows, fillvalue=""), strict=False))
 
 
-def _json_lines(path: Path) -> Iterable[Mapping[str, object]]:
+def _json_lines(path: Path) -> Iterator[object]:
     for number, line in enumerate(_read_text(path).splitlines(), start=1):
         if line.strip():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError("runs.bad_json", file=path, line=number, column=error.colno) from error
+            yield _parse_json(line, path, number)
 
 
-def _run_from_rows(rows: Iterable[Mapping[str, object]], path: Path) -> Run:
-    recorder = Recorder(path.name, seed=None)
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise InputError("runs.no_numbers", file=path)
-        numbers = {str(name): number for name, cell in row.items() if (number := _number(cell)) is not None}
-        names = {name.lower(): name for name in numbers}
-        column = next((names[name] for name in _STEP_COLUMNS if name in names), None)
-        label = math.nan if column is None else numbers.pop(column)
-        recorder.log(step=int(label) if label.is_integer() else None, **numbers)
-    run = Run(
-        name=recorder.name,
-        seed=None,
-        metrics={name: tuple(of) for name, of in recorder._values.items()},
-        steps=_own_steps(recorder._steps),
-    )
-    if not run.metrics:
+def _columns(rows: Iterable[object], path: Path) -> dict[str, Sequence[object]]:
+    """Objects turned on their side: a column for each name, ``None`` where an object lacks it."""
+    rows = list(rows)
+    if not all(isinstance(row, Mapping) for row in rows):
         raise InputError("runs.no_numbers", file=path)
-    return run
+    names = dict.fromkeys(name for row in rows for name in row)  # type: ignore[attr-defined]  # mappings
+    return {name: [row.get(name) for row in rows] for name in names}  # type: ignore[attr-defined]  # mappings
+
+
+def _run_from_columns(columns: Mapping[str, Sequence[object]], path: Path) -> Run:
+    lower = {name.lower(): name for name in reversed(list(columns))}
+    label_name = next((lower[name] for name in _STEP_COLUMNS if name in lower), None)
+    steps = None if label_name is None else [_number(label) for label in columns[label_name]]
+    if steps is not None and not all(step is None or step.is_integer() for step in steps):
+        steps = None  # fractions of an epoch label nothing
+    metrics: dict[str, tuple[float, ...]] = {}
+    own: dict[str, list[int]] = {}
+    for name, cells in columns.items():
+        if name == label_name and steps is not None:
+            continue
+        numbers = [_number(cell) for cell in cells]
+        text = any(
+            number is None and cell not in ("", None) for number, cell in zip(numbers, cells, strict=True)
+        )
+        metrics[name] = () if text else tuple(number for number in numbers if number is not None)
+        if steps is not None and not text:
+            own[name] = [
+                int(step) if step is not None else place
+                for place, (step, number) in enumerate(zip(steps, numbers, strict=True), start=1)
+                if number is not None
+            ]
+    if not any(metrics.values()):
+        raise InputError("runs.no_numbers", file=path)
+    cut = _shared_prefix(metrics)
+    return Run(
+        name=path.name,
+        seed=None,
+        metrics={name[cut:]: values for name, values in metrics.items()},
+        steps={name[cut:]: labels for name, labels in _own_steps(own).items()},
+    )
+
+
+def _shared_prefix(names: Iterable[str]) -> int:
+    """The length of "run name - ", with which Weights & Biases begins every column of an export."""
+    prefixes = {name.rpartition(" - ")[0] for name in names}
+    prefix = prefixes.pop() if len(prefixes) == 1 else ""
+    return len(prefix) + 3 if prefix else 0
 
 
 def _number(cell: object) -> float | None:
@@ -369,5 +433,5 @@ def _number(cell: object) -> float | None:
         return None
     try:
         return float(cell)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -1,11 +1,12 @@
 """Give every generator a known start; derive seeds for ranks, workers and runs."""
 
 import functools
+import itertools
 import operator
 import random
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import torch
@@ -107,8 +108,9 @@ def seed_worker(worker_id: int) -> None:
     PyTorch itself gives each worker its own start of `random`, the legacy NumPy generator and torch's
     default one. The generators that the dataset holds are copies of one object in every worker, so that
     all workers and all epochs draw the same numbers; these get seeds of their own here, derived from the
-    worker's seed. They are found at any depth: attributes, slots, lists, tuples, dicts, closures,
-    partial functions, bound methods, wrapped datasets. Sets, whose order is not fixed, are not entered.
+    worker's seed. They are found at any depth: attributes of objects and of their classes, slots, lists,
+    tuples, dicts, closures, partial functions, bound methods, wrapped datasets. Sets, whose order is not
+    fixed, are not entered.
 
     Lesson: data_loading
     """
@@ -134,6 +136,7 @@ def reseed(generator: PrivateGenerator, seed: int) -> None:
         generator.seed(seed)
 
 
+# What holds no generator; of a long list of such, or of tuples of such, only the types are looked at.
 _LEAVES = (str, bytes, bytearray, int, float, complex, type(None), torch.Tensor, type, types.ModuleType)
 
 
@@ -151,15 +154,17 @@ def held_generators(root: object) -> Iterator[PrivateGenerator]:
         if isinstance(thing, PrivateGenerator):
             yield thing
         else:
-            waiting.extend(reversed(list(_parts(thing))))
+            waiting.extend(reversed([*_contents(thing), *_attributes(thing)]))
 
 
-def _parts(thing: object) -> Iterator[object]:
-    """What `thing` holds directly."""
+def _contents(thing: object) -> Iterator[object]:
+    """What `thing` holds as a container or as something to be called."""
     if isinstance(thing, dict):
-        yield from thing.values()
-    elif isinstance(thing, list | tuple | deque) or (isinstance(thing, np.ndarray) and thing.dtype == object):
-        yield from thing
+        yield from _unless_leaves(thing.values())
+    elif isinstance(thing, list | tuple | deque):
+        yield from _unless_leaves(thing)
+    elif isinstance(thing, np.ndarray) and thing.dtype == object:
+        yield from thing.flat
     elif isinstance(thing, functools.partial):
         yield from (thing.func, thing.args, thing.keywords)
     elif isinstance(thing, types.MethodType | types.BuiltinMethodType):
@@ -171,9 +176,27 @@ def _parts(thing: object) -> Iterator[object]:
                 yield cell.cell_contents
             except ValueError:  # a cell that is not filled yet
                 continue
+
+
+def _attributes(thing: object) -> Iterator[object]:
+    """The attributes of `thing`, and the generators among those of its class; no property is run."""
     yield from getattr(thing, "__dict__", {}).values()
     for kind in type(thing).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
+        yield from (value for value in vars(kind).values() if isinstance(value, PrivateGenerator))
+        slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
-                yield getattr(thing, name)
+            private = name.startswith("__") and not name.endswith("__")
+            slot = vars(kind).get(f"_{kind.__name__.lstrip('_')}{name}" if private else name)
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield slot.__get__(thing)
+                except AttributeError:  # nothing in it yet
+                    continue
+
+
+def _unless_leaves(things: Collection[object]) -> Collection[object]:
+    """`things`, or nothing where all of them are leaves, or tuples and lists of leaves."""
+    kinds = set(map(type, things))
+    if kinds <= {tuple, list}:
+        kinds = set(map(type, itertools.chain.from_iterable(things)))  # type: ignore[arg-type]  # just looked
+    return () if all(issubclass(kind, _LEAVES) for kind in kinds) else things

@@ -165,6 +165,11 @@ WORDS = [
     ("随机失活", "zh/index.html"),
     ("种子", "zh/index.html"),
     ("处理器", "zh/index.html"),
+    ("可复现", "zh/glossary.html"),
+    ("不一样", "zh/index.html"),
+    ("怎么设置种子", "zh/lessons/line_fit.html"),
+    ("随机种子", "zh/glossary.html"),
+    ("初始化", "zh/index.html"),
 ]
 
 
@@ -187,6 +192,32 @@ def test_search_finds_words_of_both_languages(start: str, visit: Visit, server: 
     for words, address in WORDS:
         expect_found(visit.page, words, server + address)
     assert not visit.console
+
+
+@pytest.mark.parametrize("words", ["dropout", "GPU"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_search_shows_pages_in_the_readers_language_first(
+    lang: str, words: str, visit: Visit, server: str
+) -> None:
+    """Latin words stand in both languages, and oftener in English: Chinese readers would scroll past English."""
+    home = server + {"en": "", "zh": "zh/"}[lang]
+    visit.page.goto(home + "index.html")
+    expect_found(visit.page, words, home + "glossary.html")
+    links = visit.page.locator(".md-search-result__item > a.md-search-result__link").all()
+    places = [((link.bounding_box() or {})["y"], link.get_attribute("href") or "") for link in links]
+    order = ["zh" if "/zh/" in address else "en" for _, address in sorted(places)]
+
+    assert set(order) == {"en", "zh"}
+    assert order == sorted(order, reverse=lang == "zh")
+
+
+def test_search_finds_each_term_of_the_glossary_by_itself(visit: Visit, server: str) -> None:
+    """One result for the whole glossary: a wall of text, in which the reader searches once more."""
+    visit.page.goto(server + "zh/index.html")
+    expect_found(visit.page, "误差", server + "zh/glossary.html")
+    visit.page.locator('a[href*="/zh/glossary.html?"][href$="#rounding"]').click()
+    expect(visit.page).to_have_url(re.compile(r"/zh/glossary\.html\?h=.*#rounding$"))
+    expect(visit.page.locator("#rounding")).to_be_in_viewport()
 
 
 def test_site_works_from_disk(visit: Visit, site: Path) -> None:
@@ -231,7 +262,7 @@ def test_missing_page_shows_the_way_back(visit: Visit, server: str) -> None:
     assert response.status == HTTPStatus.NOT_FOUND
     expect(visit.page.get_by_role("heading", name="No page here")).to_be_visible()
     assert len(visit.failures) == 1  # the page itself
-    visit.page.get_by_role("link", name="回到首页").click()
+    visit.page.get_by_role("link", name="返回首页").click()
     expect(visit.page).to_have_url(server + "zh/index.html")
 
 
@@ -254,7 +285,7 @@ def test_menu_and_search_open_by_keyboard_on_a_narrow_screen(visit: Visit, serve
 def test_chosen_colors_stay(visit: Visit, server: str) -> None:
     """The toggle speaks the page's language, and its choice outlives the page."""
     visit.page.goto(server + "zh/index.html")
-    visit.page.get_by_title("切换到深色").click()
+    visit.page.get_by_title("切换到深色模式").click()
     expect(visit.page.locator("body")).to_have_attribute("data-md-color-scheme", "slate")
     visit.page.goto(server + "zh/glossary.html")
     expect(visit.page.locator("body")).to_have_attribute("data-md-color-scheme", "slate")

@@ -1,6 +1,7 @@
 """The verbs as a person calls them: output in both languages, exit codes, one clear line for bad input."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_compare_finds_a_difference_that_only_the_weights_show(files, capsys):
 
 def test_compare_within_one_file_and_in_chinese(files, capsys):
     assert verbs(["compare", "--lang", "zh", str(files["two"])]) == 1
-    assert "loss：从第 2 步分开" in capsys.readouterr().out
+    assert "loss：从第 2 步起不同" in capsys.readouterr().out
 
 
 def test_compare_against_the_noise_of_seeds(files, capsys):
@@ -78,10 +79,46 @@ def test_compare_prints_json(files, capsys):
 
 def test_compare_reads_logs_and_leaves_clocks_out(tmp_path, capsys):
     a, b = tmp_path / "a.csv", tmp_path / "b.csv"
-    a.write_text("step,loss,time,only_a\n10,0.5,1,1\n20,0.25,2,1\n")
+    a.write_text("step,loss,time\n10,0.5,1\n20,0.25,2\n")
     b.write_text("step,loss,time\n10,0.5,7\n20,0.25,9\n")
     assert verbs(["compare", str(a), str(b)]) == 0
-    assert "not compared: only_a, time (a clock, or in one run alone)" in capsys.readouterr().out
+    assert "not compared, since they read a clock: time\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("header", "row"), [("acc", "0.9"), ("acc,loss", "0.9,DIVERGED")], ids=["missing", "text"]
+)
+def test_compare_cannot_tell_when_one_run_lacks_a_metric(header, row, tmp_path, capsys):
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    a.write_text("acc,loss\n0.9,0.5\n")
+    b.write_text(f"{header}\n{row}\n")
+    assert verbs(["compare", str(a), str(b)]) == 2
+    out = capsys.readouterr().out
+    assert "not compared, since one run lacks them or they hold more than numbers: loss\n" in out
+    assert out.endswith("could not tell: what was compared is identical bit for bit\n")
+
+
+def test_compare_cannot_tell_when_one_run_lacks_fingerprints(tmp_path, capsys):
+    a = save(tmp_path / "a.json", one(1.0))
+    b = save(tmp_path / "b.json", Run("run 1", 3, {"loss": (1.0,)}))
+    assert verbs(["compare", str(a), str(b)]) == 2
+    assert "weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "line"),
+    [
+        (0.0, -0.0, "loss: equal in value, but from step 2 not in bits (zeros of different sign)"),
+        (1.0, float("nan"), "loss: part at step 2; at step 2 one is no number"),
+    ],
+    ids=["zero", "nan"],
+)
+def test_compare_tells_differences_without_a_gap(x, y, line, tmp_path, capsys):
+    a, b = save(tmp_path / "a.json", one(1.0, x)), save(tmp_path / "b.json", one(1.0, y))
+    assert verbs(["compare", str(a), str(b)]) == 1
+    assert line in capsys.readouterr().out
+    assert verbs(["compare", "--json", str(a), str(b)]) == 1
+    json.loads(capsys.readouterr().out, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
 
 
 @pytest.mark.parametrize(
@@ -92,15 +129,16 @@ def test_compare_reads_logs_and_leaves_clocks_out(tmp_path, capsys):
             [],
             "'loss' has 3 steps in one and 2 in the other (the first 2 are identical bit for bit)",
         ),
-        (["a", "b"], ["--metric", "accuracy"], "run 'run 1' has no such metric; it has loss"),
+        (["a", "b"], ["--metric", "accuracy"], "a.json: run 1' has no such metric; it has loss"),
         (["a"], [], "it holds 1 runs, not two; give two files"),
         (["a", "b", "two"], [], "cannot compare 3 files"),
-        (["a", "b"], ["--seeds", "{a}"], "give runs of at least two seeds"),
-        (["a", "missing"], [], "No such file or directory; check the name"),
+        (["a", "a"], [], "with itself: give two runs' files"),
+        (["a", "b"], ["--seeds", "{a}"], "the runs given have 1 seed; give runs of at least two"),
+        (["a", "missing"], [], "there is no such file; check the name"),
         (["a", "b"], ["--color"], "unrecognized arguments: --color"),
         ([], [], "the following arguments are required"),
     ],
-    ids=["unequal", "metric", "one run", "three files", "one seed", "missing", "unknown", "none"],
+    ids=["unequal", "metric", "one run", "three files", "itself", "one seed", "missing", "unknown", "none"],
 )
 def test_compare_refuses_in_one_line(names, options, problem, files):
     arguments = [str(files.get(name, files["a"].with_name(name))) for name in names]
@@ -153,9 +191,9 @@ def test_env_tells_what_matters_and_nothing_private(capsys, monkeypatch):
     ("arguments", "lang", "line"),
     [
         (["frobnicate"], "en", "invalid choice: 'frobnicate'"),
-        (["frobnicate"], "zh", "参数 verb：不能是 'frobnicate'（可选："),
+        (["frobnicate"], "zh", "参数 verb：无效的值 'frobnicate'（可选："),
         (["compare"], "zh", "缺少必需的参数：FILE"),
-        (["list", "--nope"], "zh", "不认识的参数：--nope"),
+        (["list", "--nope"], "zh", "无法识别的参数：--nope"),
         (["list", "--lang"], "en", "expected one argument"),
     ],
     ids=["en", "zh", "required", "unknown", "value"],
@@ -207,6 +245,13 @@ def test_run_turns_errors_and_interrupts_into_exit_codes(capsys, monkeypatch):
     assert capsys.readouterr().err == "demo.py: error: needs a whole number from 1, but was given 0\n"
     assert run(raising(KeyboardInterrupt())) == 130
     assert "interrupted" in capsys.readouterr().err
+    assert run(raising(ZeroDivisionError())) == 2, "1 would say that something does not reproduce"
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert run(raising(OSError(28, "No space left on device"))) == 2
+    assert (
+        capsys.readouterr().err
+        == "demo.py: error: cannot print: the disk is full; give the output another place\n"
+    )
     assert run(lambda argv: 1) == 1
     assert run(lambda argv: object()) == 0
 
@@ -236,6 +281,8 @@ def test_the_module_runs_as_a_program(files):
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("python -m repro_tutorial: error: cannot compare runs 'run 1' and 'run 1'")
+    assert re.match(
+        "python -m repro_tutorial: error: cannot compare runs '.*a.json: run 1' and '", done.stderr
+    )
     assert done.stderr.count("\n") == 1
     assert dump({}) == "{}\n"

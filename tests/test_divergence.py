@@ -82,6 +82,9 @@ def test_nan_equals_nan_and_is_infinitely_far_from_numbers():
     assert compare(run(1.0, nan, math.inf), run(1.0, nan, math.inf)).bitwise_equal
     apart = compare(run(1.0, nan, 1.0), run(1.0, 2.0, 1.0))
     assert (apart.first_step, apart.max_abs, apart.max_abs_step) == (2, math.inf, 2)
+    assert (apart.max_rel, apart.max_ulp) == (math.inf, None)
+    infinite = compare(run(1.0, 3e38), run(1.0, math.inf))
+    assert (infinite.max_abs, infinite.max_rel, infinite.first_step) == (math.inf, math.inf, 2)
 
 
 def test_growth_rate_of_an_exponential_gap():
@@ -109,7 +112,7 @@ def test_noise_floor_is_the_rms_difference_of_all_pairs():
 
 
 def test_noise_needs_two_seeds_and_the_same_steps():
-    with pytest.raises(InputError, match=r"the runs given have the seeds \['3'\]; give runs of at least two"):
+    with pytest.raises(InputError, match="the runs given have 1 seed; give runs of at least two"):
         compare(run(1.0), run(2.0), seed_runs=[run(1.0), run(1.0)])
     with pytest.raises(InputError, match="run 'c' logged 'loss' at other steps"):
         compare(run(1.0), run(2.0), seed_runs=[run(1.0), run(1.0, 2.0, name="c", seed=4)])
@@ -150,3 +153,15 @@ def test_outcomes_count_fingerprints_and_bits():
         run(math.nan),
     ]
     assert distinct_outcomes(runs) == 5
+
+
+def test_a_gap_that_does_not_grow_has_no_growth_rate():
+    rng = np.random.default_rng(0)
+    flat = [1.0 + 1e-9 * value for value in rng.uniform(0.5, 1, size=1000)]
+    assert compare(run(*[1.0] * 1000), run(*flat)).growth_rate is None
+    assert compare(run(*[1.0] * 20), run(*[1.5] * 20)).growth_rate is None
+    assert compare(run(1.0, 1.0, 1.0), run(1.0, 1.1, 2.0)).growth_rate is None, "two gaps are no trend"
+
+
+def test_values_near_the_ends_of_the_format_do_not_warn():
+    assert compare(run(1.7e308), run(-1.7e308)).max_abs == math.inf

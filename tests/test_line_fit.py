@@ -138,6 +138,45 @@ def test_the_record_and_the_plot_are_written(tmp_path, capsys):
     assert sorted(tmp_path.iterdir()) == sorted(files)
 
 
+def test_the_record_names_no_folder(tmp_path, capsys):
+    folder = tmp_path / "anna lee"
+    folder.mkdir()
+    record = line_fit.main(
+        ["--steps", "3", "--json", str(folder / "a.json"), f"--plot={folder / 'b.svg'}", "--lang", "en"]
+    )
+    assert record.command == "python demos/line_fit.py --steps 3"
+    assert "anna" not in (folder / "a.json").read_text()
+
+
+def test_a_reader_that_leaves_early_loses_no_record(tmp_path):
+    path = tmp_path / "a.json"
+    command = f"{sys.executable} {DEMO} --seed 3 --json {path} | head -n 1"
+    subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+    assert len(Record.load(path).runs) == 2
+
+
+def test_a_terminal_without_chinese_letters_is_no_reason_to_stop():
+    done = demo("--steps", "1", "--lang", "zh", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_file_for_two_things_is_refused(tmp_path):
+    path = str(tmp_path / "a.svg")
+    with pytest.raises(InputError, match="cannot write two things to"):
+        line_fit.main(["--json", path, "--plot", path, "--lang", "en"])
+
+
+def test_equal_losses_with_other_weights_are_told(capsys):
+    out = line_fit.Transcript("en")
+    runs = [line_fit.Run(f"run {n}", 3, {"loss": (1.0,)}, fingerprints={"weights": str(n)}) for n in (1, 2)]
+    line_fit.judge(out, runs)
+    assert lines_of(out) == ["2 runs: the losses are identical bit for bit, the final weights are not"]
+
+
+def lines_of(out) -> list[str]:
+    return [render(line, "en") for line in out.lines]
+
+
 def test_matplotlib_is_loaded_for_a_plot_alone():
     code = "import sys, runpy; sys.argv = ['line_fit.py', '--steps', '1']\ntry: runpy.run_path({!r}, run_name='__main__')\nexcept SystemExit: pass\nprint('matplotlib' in sys.modules, 'torchvision' in sys.modules)"
     done = subprocess.run(
@@ -209,7 +248,7 @@ def test_ctrl_c_leaves_one_line_and_no_file(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "\nline_fit.py: interrupted; nothing was written\n"
+    assert errors == "\nline_fit.py: interrupted\n"
     assert list(tmp_path.iterdir()) == []
 
 

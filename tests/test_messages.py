@@ -20,7 +20,7 @@ from repro_tutorial.messages import (
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [
-    *(ROOT / "repro_tutorial").glob("*.py"),
+    *(ROOT / "repro_tutorial").rglob("*.py"),
     *(ROOT / "demos").glob("*.py"),
     ROOT / "docs" / "hooks.py",
 ]
@@ -72,7 +72,7 @@ def test_every_key_that_the_code_names_exists():
 def test_every_sentence_is_used():
     """A sentence that nothing says is a leftover. Some keys are put together: those of help, argparse and so on."""
     together = re.compile(
-        r"cli\.(help|about)_|argparse\.|ineffective\.|compare\.fingerprint_|\w+\.about$|plots\.|site\."
+        r"cli\.(help|about)_|argparse\.|errno\.|ineffective\.|compare\.(fingerprint_|identical$|differ$|unmatched$)|\w+\.about$|plots\.|site\."
     )
     unused = {key for key in catalog("en") if key not in keys_in_code() and not together.match(key)}
     assert unused == set()

@@ -281,10 +281,10 @@ def test_labels_are_in_both_languages():
     written = {part.get_text() for part in figure.findobj(Text)}
     assert {
         "损失（对数坐标）",
-        "绝对差距（对数坐标）",
+        "绝对差值（对数坐标）",
         "步",
         "第 1 次",
-        "从第 20 步分开",
+        "从第 20 步起不同",
         "逐位相同",
     } <= written
 
@@ -314,7 +314,7 @@ def test_svg_needs_no_font(tmp_path, monkeypatch):
     found = [
         "".join(node.itertext()) for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("}text")
     ]
-    assert {"从第 20 步分开", "逐位相同", "损失（对数坐标）"} <= set(found)
+    assert {"从第 20 步起不同", "逐位相同", "损失（对数坐标）"} <= set(found)
     assert "PingFang SC" in svg
     assert "DejaVu" not in svg
 
@@ -441,7 +441,7 @@ def test_table_holds_the_step_where_runs_part():
 
 def test_table_of_many_runs_has_their_range():
     header, first, *_ = figure_table("metric", a_record(*seeds(9)), "zh")
-    assert header == ["步", "最低", "中位数", "最高", "与第 1 次运行的最大绝对差距"]
+    assert header == ["步", "最低", "中位数", "最高", "与第 1 次运行的最大绝对差值"]
     losses = [run.metrics["loss"][0] for run in seeds(9)]
     assert [float(cell) for cell in first[1:4]] == [min(losses), np.median(losses), max(losses)]
 

@@ -1,6 +1,8 @@
 """States are complete, come back exactly, survive weights_only loading; isolation holds when the body raises."""
 
+import copy
 import io
+import pickle
 import random
 
 import numpy as np
@@ -43,7 +45,11 @@ def through_a_file(state: dict) -> dict:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("pass_through", [lambda state: state, through_a_file], ids=["direct", "saved"])
+@pytest.mark.parametrize(
+    "pass_through",
+    [lambda state: state, through_a_file, lambda state: pickle.loads(pickle.dumps(state)), copy.deepcopy],
+    ids=["direct", "saved", "pickled", "copied"],
+)
 @pytest.mark.parametrize("ahead", [0, 1, 5])
 def test_every_generator_comes_back_to_where_it_was(pass_through, ahead):
     private = {name: make() for name, make in PRIVATE.items()}
@@ -115,7 +121,7 @@ def test_other_names_are_refused_and_nothing_moves():
 
     assert mine.getstate() == moved
     assert str(caught.value) == (
-        "cannot restore private generators ['yours']: the state was saved with ['mine']; "
+        "cannot restore private generators yours: the state was saved with mine; "
         "pass the same generators under the same names"
     )
 
@@ -164,4 +170,30 @@ def test_a_state_of_two_devices_is_refused_where_there_is_none(two_fake_gpus, mo
     state = get_rng_state()
     monkeypatch.undo()
     with pytest.raises(InputError, match="saved with 2 CUDA devices, this process has 0"):
+        set_rng_state(state)
+
+
+@pytest.mark.parametrize("broken", ["torch_cpu", "numpy", "python", "private"])
+def test_a_broken_state_moves_nothing(broken):
+    mine = random.Random(1)
+    with isolate_rng(mine=mine):
+        state = get_rng_state(mine=mine)
+        state[broken] = {
+            "torch_cpu": torch.zeros(5, dtype=torch.uint8),
+            "numpy": {"bit_generator": "MT19937"},
+            "python": (3, (1, 2), None),
+            "private": {"mine": {"kind": "Random", "state": (3, (1,), None)}},
+        }[broken]
+        draw({"mine": mine})
+        before = get_rng_state(mine=mine)
+
+        with pytest.raises(InputError, match="this is no state that get_rng_state returned"):
+            set_rng_state(state, mine=mine)
+
+        assert advanced_generators(before, get_rng_state(mine=mine)) == ()
+
+
+@pytest.mark.parametrize("state", [{}, None, 3])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(InputError, match="this is no state"):
         set_rng_state(state)

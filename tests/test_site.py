@@ -393,7 +393,7 @@ def test_one_404_page_serves_both_languages(site: Path) -> None:
 
     assert page.parent == site
     assert "No page here" in text
-    assert "这里没有页面" in text
+    assert "页面不存在" in text
 
 
 def test_sitemap_is_written_only_for_a_known_address(site: Path) -> None:

@@ -5,9 +5,11 @@ program printed is kept as keys and values, so that a recorded run reads as the 
 language.
 """
 
+import errno
 import functools
 import locale
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -32,12 +34,12 @@ def catalog(lang: str) -> Mapping[str, str]:
 
 
 def text(key: str, lang: str = "en", **values: object) -> str:
-    """The sentence `key` in `lang`, with `values` filled in.
+    """The sentence `key` in `lang`, with `values` filled in: lists joined, lines of their own rendered.
 
     Raises:
         KeyError: no such sentence, or a value that it needs is not given.
     """
-    return catalog(lang)[key].format(**values)
+    return catalog(lang)[key].format(**{name: _shown(value, lang) for name, value in values.items()})
 
 
 def render(line: Line, lang: str) -> str:
@@ -47,6 +49,20 @@ def render(line: Line, lang: str) -> str:
     values = line.get("values", {})
     assert isinstance(values, Mapping)
     return text(str(line["key"]), lang, **values)
+
+
+def _shown(value: object, lang: str) -> object:
+    if isinstance(value, Mapping):
+        return render(value, lang)
+    if isinstance(value, list | tuple):
+        return catalog(lang)["cli.comma"].join(map(str, value))
+    return value
+
+
+def os_problem(error: OSError) -> Line:
+    """What the operating system complains of, in words that exist in every language where it is a usual one."""
+    key = f"errno.{errno.errorcode.get(error.errno or 0)}"
+    return {"key": key} if key in catalog("en") else str(error.strerror)
 
 
 def default_language() -> str:
@@ -101,4 +117,7 @@ class Transcript:
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
-        print(render(line, self.lang), flush=True)
+        try:
+            print(render(line, self.lang), flush=True)
+        except BrokenPipeError:  # its reader, such as `head`, has seen enough; the work goes on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
