@@ -113,8 +113,8 @@ class VirtualCudaGenerator:
         InputError: no such GPU, or a release before 1.2, which had another generator.
 
     >>> generator = VirtualCudaGenerator().manual_seed(42)
-    >>> generator.rand(2, 2).round(4).tolist()
-    [[0.6129999756813049, 0.010099999606609344], [0.39840000867843628, 0.04030000045895576]]
+    >>> generator.rand(2, 2).astype(float).round(4).tolist()
+    [[0.613, 0.0101], [0.3984, 0.0403]]
 
     Lesson: generators
     """
