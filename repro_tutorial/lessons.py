@@ -22,7 +22,7 @@ class Lesson:
     """One lesson: the slug that names its files, and what the map says of it in each language.
 
     `experiments` are the runs that its published record holds: name and the demo's arguments. A lesson
-    that is `planned` has no files yet.
+    that is `planned` has no files yet. `fault` says what the lesson's exercise plants in a script.
     """
 
     slug: str
@@ -30,6 +30,7 @@ class Lesson:
     claim: Mapping[str, str]
     experiments: Mapping[str, str] = field(default_factory=dict)
     planned: bool = False
+    fault: str = ""
 
     def files(self) -> tuple[Path, ...]:
         """The files that the lesson must have, relative to the repository's root."""

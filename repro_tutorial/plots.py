@@ -34,7 +34,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from repro_tutorial.divergence import Divergence, FloatArray, compare
-from repro_tutorial.messages import InputError, catalog, text
+from repro_tutorial.messages import InputError, catalog, render, text
 from repro_tutorial.runs import Record, Run, write_new
 
 Theme: TypeAlias = Literal["light", "dark"]
@@ -103,6 +103,7 @@ _LINE = 16  # from one line of text to the next
 _HEADER = 28  # above each panel: its title
 _SPACE = 8  # between panels, above the title
 _FOOT = 28  # below the last panel: numbers of the steps
+_TAPE = 36  # height of a row of random numbers
 _BAND = 32  # height of the band of zeros, and of that of infinite gaps
 _HEADROOM = 22  # above the largest gap: a line of text that no curve crosses
 _ALONE: Mapping[Width, int] = {"wide": 240, "narrow": 190}  # height of a panel, and of two in one figure:
@@ -258,6 +259,63 @@ def plot_runs(
     """
     look = _Look(lang, theme, width)
     return _plot_runs(runs, metric, look, _largest(_having(runs, metric), metric))
+
+
+def plot_streams(
+    streams: Sequence[Mapping[str, Any]],
+    *,
+    lang: str = "en",
+    theme: Theme = "light",
+    width: Width = "wide",
+) -> Figure:
+    """Rows of random numbers from 0 to 1, a cell each, filled as high as the number is large.
+
+    Each of `streams` has a `label` (a line of text or a message) and `numbers`. Where a row has another
+    number than the first row, its cell has the second color.
+
+    Raises:
+        InputError: no streams.
+
+    Lesson: generators
+    """
+    if not streams:
+        raise InputError("plots.no_streams")
+    look, pixels = _Look(lang, theme, width), WIDTHS[width]
+    rows, count = [stream["numbers"] for stream in streams], len(streams[0]["numbers"])
+    height = len(rows) * (_HEADER + _TAPE) + _FOOT
+    right = 12 + _text_width(look.say("number"))
+    with _drawing():
+        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
+        for place, (row, stream) in enumerate(zip(rows, streams, strict=True), start=1):
+            bottom = height - place * (_HEADER + _TAPE)
+            axes = figure.add_axes((0, bottom / height, 1 - right / pixels, _TAPE / height))
+            axes.set_axis_off()
+            axes.set(xlim=(0.5, count + 0.5), ylim=(0, 1))
+            _write(
+                axes, 2, bottom + _TAPE + 12, _stream_label(stream, look), look.color("ink"), weight="bold"
+            )
+            if place > 1:
+                verdict = _stream_verdict(row, rows[0], look)
+                _write(axes, axes.bbox.x1 - 2, bottom + _TAPE + 12, verdict, look.color("ink"), ha="right")
+            for at, (number, first) in enumerate(zip(row, rows[0], strict=True), start=1):
+                color = look.color("first" if number == first else "second")
+                axes.add_patch(Rectangle((at - 0.46, 0), 0.92, 1, color=look.color("grid"), lw=0))
+                axes.add_patch(Rectangle((at - 0.46, 0), 0.92, number, color=color, lw=0))
+        for at in range(1, count + 1):
+            x = axes.bbox.width * (at - 0.5) / count
+            _write(axes, x, 14, str(at), look.color("muted"), ha="center")
+        _write(axes, axes.bbox.x1 + 8, 14, look.say("number"), look.color("muted"))
+    return figure
+
+
+def _stream_label(stream: Mapping[str, Any], look: _Look) -> str:
+    label = stream["label"]
+    return look.run(label) if isinstance(label, str) else render(label, look.lang)
+
+
+def _stream_verdict(row: Sequence[float], first: Sequence[float], look: _Look) -> str:
+    parted = next((at for at, (a, b) in enumerate(zip(row, first, strict=True), start=1) if a != b), None)
+    return look.say("stream_same") if parted is None else look.say("stream_part", place=parted)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -770,22 +828,28 @@ def figure_svg(kind: str, record: Record, lang: str, width: Width) -> str:
     """The figure of `record` as an ``<svg>`` to stand in a page.
 
     Its colors are the variables of `css_variables`, its fonts the page's, its size in CSS pixels; its name
-    for screen readers says in words what it shows. `kind` is "runs", "metric" or "divergence".
+    for screen readers says in words what it shows. `kind` is "runs", "metric", "divergence" or "streams".
 
     Raises:
         InputError: another kind, or a record that has nothing to draw.
 
     Lesson: line_fit
     """
-    metric, look = _metric_of(record), _Look(lang, "light", width)
-    divergence = _divergence_of(kind, record, metric)
-    if kind == "divergence":
-        assert divergence is not None
-        figure = plot_divergence(divergence, lang=lang, width=width)
-    elif kind == "runs":
-        figure = _plot_runs(record.runs, metric, look, divergence)
+    look = _Look(lang, "light", width)
+    if kind == "streams":
+        streams = _streams_of(record)
+        figure, description = plot_streams(streams, lang=lang, width=width), _describe_streams(streams, look)
     else:
-        figure = plot_metric(record.runs, metric, lang=lang, width=width)
+        metric = _metric_of(record)
+        divergence = _divergence_of(kind, record, metric)
+        description = _describe(kind, record, metric, look, divergence)
+        if kind == "divergence":
+            assert divergence is not None
+            figure = plot_divergence(divergence, lang=lang, width=width)
+        elif kind == "runs":
+            figure = _plot_runs(record.runs, metric, look, divergence)
+        else:
+            figure = plot_metric(record.runs, metric, lang=lang, width=width)
     figure.patch.set_visible(False)
     digest = hashlib.sha256(repr(record).encode()).hexdigest()[:10]
     name = f"plot-{kind}-{lang}-{width}-{digest}"
@@ -794,7 +858,7 @@ def figure_svg(kind: str, record: Record, lang: str, width: Width) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="{name}" width="{w:.0f}" '
         f'height="{h:.0f}" viewBox="0 0 {w * _PX:g} {h * _PX:g}" '
         'style="max-width:100%;height:auto;stroke-linejoin:round">'
-        f'<title id="{name}">{escape(_describe(kind, record, metric, look, divergence))}</title>'
+        f'<title id="{name}">{escape(description)}</title>'
         f"{_inline(_svg(figure), name)}</svg>"
     )
 
@@ -809,7 +873,13 @@ def figure_table(kind: str, record: Record, lang: str) -> list[list[str]]:
 
     Lesson: line_fit
     """
-    metric, look = _metric_of(record), _Look(lang, "light", "wide")
+    look = _Look(lang, "light", "wide")
+    if kind == "streams":
+        streams = _streams_of(record)
+        heads = [look.say("number"), *(_stream_label(stream, look) for stream in streams)]
+        drawn = zip(*(stream["numbers"] for stream in streams), strict=True)
+        return [heads, *([str(at), *map(_digits, of)] for at, of in enumerate(drawn, start=1))]
+    metric = _metric_of(record)
     divergence = _divergence_of(kind, record, metric)
     runs = record.runs[:2] if kind == "divergence" else record.runs
     series = [dict(zip(run.steps_of(metric), run.metrics[metric], strict=True)) for run in runs]
@@ -889,6 +959,22 @@ def _describe(kind: str, record: Record, metric: str, look: _Look, divergence: D
         sentences.append(look.say("about_part", step=divergence.first_step, **largest))
         if divergence.noise_ratio is not None:
             sentences.append(look.say("about_noise", ratio=divergence.noise_ratio))
+    return look.say("space").join(sentences)
+
+
+def _streams_of(record: Record) -> Sequence[Mapping[str, Any]]:
+    streams: Sequence[Mapping[str, Any]] = record.results.get("streams", ())
+    if not streams:
+        raise InputError("plots.no_streams")
+    return streams
+
+
+def _describe_streams(streams: Sequence[Mapping[str, Any]], look: _Look) -> str:
+    first = streams[0]["numbers"]
+    sentences = [look.say("about_streams", rows=len(streams), count=len(first))]
+    for stream in streams[1:]:
+        verdict = _stream_verdict(stream["numbers"], first, look)
+        sentences.append(look.say("about_row", label=_stream_label(stream, look), verdict=verdict))
     return look.say("space").join(sentences)
 
 

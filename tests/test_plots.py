@@ -274,6 +274,28 @@ def test_text_fits_and_does_not_overlap(lang, width):
     assert {part.get_fontsize() / 0.75 for part in figure.texts} == {13}
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_text_of_streams_fits_and_does_not_overlap(lang, width):
+    labels = ["run 1", {"key": "generators.row_extra"}, {"key": "generators.row_own"}]
+    streams = [
+        {"label": label, "numbers": [(at * step % 97) / 97 for at in range(12)]}
+        for label, step in zip(labels, (31, 45, 31), strict=True)
+    ]
+    installed = set(plots.font_manager.get_font_names())
+    fonts = [name for name in plots.CHINESE_FONTS if name in installed and lang == "zh"]
+    if lang == "zh" and not fonts:
+        pytest.skip("no Chinese font is installed to measure with")
+    with matplotlib.rc_context({"font.sans-serif": fonts or ["DejaVu Sans"]}):
+        figure = plots.plot_streams(streams, lang=lang, width=width)
+        figure.draw_without_rendering()
+        shown = [part for part in figure.findobj(Text) if part.get_text() and part.get_visible()]
+        boxes = [part.get_window_extent().shrunk(0.95, 0.8) for part in shown]
+    assert len(boxes) == 3 + 2 + 12 + 1
+    assert all(box.x0 >= 0 and box.x1 <= WIDTHS[width] and box.y0 >= 0 for box in boxes)
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+
+
 def test_labels_are_in_both_languages():
     assert {"loss, log scale", "absolute gap, log scale", "step", "run 1"} <= set(texts(plot_runs(PARTED)))
     with matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans"]}):
@@ -370,7 +392,7 @@ def test_existing_file_is_not_overwritten(tmp_path):
         ),
         (
             lambda: figure_table("pie", a_record(*SAME), "en"),
-            "cannot draw a figure 'pie': there are runs, metric and divergence",
+            "cannot draw a figure 'pie': there are runs, metric, divergence and streams",
         ),
     ],
 )
