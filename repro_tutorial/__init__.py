@@ -38,6 +38,10 @@ if TYPE_CHECKING:
         seed_everything as seed_everything,
         seed_worker as seed_worker,
     )
+    from repro_tutorial.virtual_cuda import (
+        VirtualCluster as VirtualCluster,
+        VirtualCudaGenerator as VirtualCudaGenerator,
+    )
 
 __version__ = "0.1.0"
 
@@ -50,6 +54,8 @@ _HOME = {
     "Recorder": "runs",
     "Run": "runs",
     "Switches": "determinism",
+    "VirtualCluster": "virtual_cuda",
+    "VirtualCudaGenerator": "virtual_cuda",
     "advanced_generators": "rng_state",
     "compare": "divergence",
     "derive_seed": "seeding",
