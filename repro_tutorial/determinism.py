@@ -116,6 +116,8 @@ def _set_float32_precision(switches: Switches, now: Switches) -> None:
     precision = switches.float32_matmul_precision
     if precision is not None and precision != now.float32_matmul_precision:
         torch.set_float32_matmul_precision(precision)
+        for name in ("cuda_matmul_fp32_precision", "mkldnn_matmul_fp32_precision"):
+            _FP32_PRECISION[name].fp32_precision = "none"  # the call above pins these two
     for name, where in _FP32_PRECISION.items():
         wanted = getattr(switches, name)
         if where.fp32_precision != wanted:
@@ -211,8 +213,8 @@ def ineffective_switches() -> tuple[IneffectiveSwitch, ...]:
 def _ineffective_variables() -> Iterator[IneffectiveSwitch]:
     """Environment variables that were read before they were assigned."""
     hash_seed = os.environ.get("PYTHONHASHSEED")
-    if hash_seed is not None and not _hash_seed_in_force():
-        yield IneffectiveSwitch("PYTHONHASHSEED", hash_seed, "hash_seed")
+    if hash_seed not in (None, "", "random") and not _hash_seed_in_force():
+        yield IneffectiveSwitch("PYTHONHASHSEED", str(hash_seed), "hash_seed")
     cublas = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
     if cublas is not None and cublas not in CUBLAS_DETERMINISTIC:
         yield IneffectiveSwitch("CUBLAS_WORKSPACE_CONFIG", cublas, "cublas_value")
@@ -222,11 +224,12 @@ def _ineffective_variables() -> Iterator[IneffectiveSwitch]:
         and _assigned_since_start("CUBLAS_WORKSPACE_CONFIG")
     ):
         yield IneffectiveSwitch("CUBLAS_WORKSPACE_CONFIG", cublas, "cublas_late")
-    threads = os.environ.get("OMP_NUM_THREADS")
-    if threads is not None and threads != str(torch.get_num_threads()):
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    outermost = threads.partition(",")[0].strip()  # a list gives the levels of nesting
+    if outermost.isdecimal() and int(outermost) not in (0, torch.get_num_threads()):
         yield IneffectiveSwitch("OMP_NUM_THREADS", threads, "threads")
     capability = os.environ.get("ATEN_CPU_CAPABILITY")
-    if capability is not None and capability.lower() != torch.backends.cpu.get_cpu_capability().lower():
+    if capability and capability.lower() != torch.backends.cpu.get_cpu_capability().lower():
         yield IneffectiveSwitch("ATEN_CPU_CAPABILITY", capability, "cpu_capability")
 
 
@@ -250,6 +253,8 @@ def _ineffective_flags() -> Iterator[IneffectiveSwitch]:
 
 def _hash_seed_in_force() -> bool:
     """Whether a process started with this environment hashes text as this one does."""
+    if not sys.executable:  # an embedded interpreter: nothing to ask
+        return True
     probe = "reproducible"
     child = subprocess.run(
         [sys.executable, "-S", "-c", f"print(hash({probe!r}))"], capture_output=True, text=True, check=False

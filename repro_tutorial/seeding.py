@@ -160,7 +160,7 @@ def held_generators(root: object) -> Iterator[PrivateGenerator]:
 def _contents(thing: object) -> Iterator[object]:
     """What `thing` holds as a container or as something to be called."""
     if isinstance(thing, dict):
-        yield from _unless_leaves(thing.values())
+        yield from _unless_leaves(dict.values(thing))  # a subclass may have made its own of it
     elif isinstance(thing, list | tuple | deque):
         yield from _unless_leaves(thing)
     elif isinstance(thing, np.ndarray) and thing.dtype == object:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_tutorial.cli import language, progress, run, verbs
+from repro_tutorial.cli import choose_device, language, progress, run, verbs
 from repro_tutorial.messages import InputError
 from repro_tutorial.runs import Record, Run, dump
 
@@ -286,3 +286,27 @@ def test_the_module_runs_as_a_program(files):
     )
     assert done.stderr.count("\n") == 1
     assert dump({}) == "{}\n"
+
+
+def test_auto_takes_cuda_where_there_is_any(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto") == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == "cpu"
+
+
+def test_the_environment_is_the_one_in_force():
+    import torch
+
+    from repro_tutorial.environment import describe_environment
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    environment = describe_environment()
+    torch.set_num_threads(before)
+    assert environment["threads"] == 3
+    assert environment["cpu"]
+    assert environment["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert environment["blas"] != "unknown"

@@ -251,3 +251,77 @@ def test_explanations_exist_in_both_languages():
     for one in found:
         assert one.shows in one.explain("en")
         assert one.explain("zh") != one.explain("en")
+
+
+def test_a_cublas_value_that_repeats_is_kept(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with deterministic():
+        assert get_switches().cublas_workspace_config == ":16:8"
+
+
+def test_threads_are_kept_where_none_are_asked_for():
+    before = get_switches()
+    set_switches(replace(before, threads=3))
+    with deterministic():
+        inside = torch.get_num_threads()
+    set_switches(before)
+    assert inside == 3
+
+
+def test_warn_only_is_passed_on():
+    with deterministic(warn_only=True):
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def test_algorithms_without_the_compilers_switch():
+    """PyTorch's call moves both; what was asked for is one."""
+    before = get_switches()
+    wanted = replace(before, deterministic_algorithms=True)
+    set_switches(wanted)
+    now = get_switches()
+    set_switches(before)
+    assert now == wanted
+
+
+def test_restoring_the_old_tf32_interface_does_not_pin_the_new_one():
+    """torch.set_float32_matmul_precision pins two backends, which would follow the general setting no more."""
+    before = get_switches()
+    torch.backends.fp32_precision = "ieee"
+    with deterministic():
+        torch.set_float32_matmul_precision("medium")
+    torch.backends.fp32_precision = "tf32"
+    followed = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+    torch.backends.fp32_precision = before.fp32_precision
+    set_switches(before)
+    assert followed == ("tf32", "tf32")
+
+
+def test_cudnn_benchmark_beside_cudnn_deterministic_is_named_on_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    before = get_switches()
+    set_switches(replace(before, cudnn_deterministic=True, cudnn_benchmark=True))
+    said = found()
+    set_switches(before)
+    assert said == [("torch.backends.cudnn.benchmark", "True", "cudnn_benchmark")]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PYTHONHASHSEED", "random"),
+        ("PYTHONHASHSEED", ""),
+        ("OMP_NUM_THREADS", "{threads},2"),
+        ("OMP_NUM_THREADS", " {threads}"),
+        ("OMP_NUM_THREADS", ""),
+        ("ATEN_CPU_CAPABILITY", ""),
+    ],
+)
+def test_usual_settings_raise_no_alarm(variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value.format(threads=torch.get_num_threads()))
+    assert variable not in {one.name for one in ineffective_switches()}
+
+
+def test_an_embedded_interpreter_raises_no_alarm(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr(sys, "executable", "")
+    assert "PYTHONHASHSEED" not in {one.name for one in ineffective_switches()}

@@ -165,3 +165,14 @@ def test_a_gap_that_does_not_grow_has_no_growth_rate():
 
 def test_values_near_the_ends_of_the_format_do_not_warn():
     assert compare(run(1.7e308), run(-1.7e308)).max_abs == math.inf
+
+
+def test_relative_gaps_are_of_the_larger_value_of_either_run():
+    assert compare(run(1.0), run(2.0)).max_rel == compare(run(2.0), run(1.0)).max_rel == 0.5
+
+
+def test_growth_is_fitted_up_to_the_largest_gap_and_per_step_of_the_log():
+    gap = [1e-6 * 2.0**i for i in range(9)] + [1e-9, 1e-9]
+    steps = {"loss": tuple(10 * i for i in range(1, 12))}
+    apart = compare(run(*[0.0] * 11, steps=steps), run(*gap, steps=steps))
+    assert apart.growth_rate == pytest.approx(math.log(2) / 10)

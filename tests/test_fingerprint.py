@@ -151,3 +151,41 @@ def test_what_is_no_data_is_refused_by_name():
         "cannot take the fingerprint of state.layers[0].hook: a object has no bits to read; "
         "pass tensors, arrays, numbers and text"
     )
+
+
+def test_equal_bytes_of_another_type_are_told_apart():
+    zeros, array = torch.zeros(4), np.zeros(4, np.float32)
+    assert fingerprint_tensor(zeros) != fingerprint_tensor(zeros.view(torch.int32))
+    assert len({in_state(array), in_state(array.view(np.int32)), in_state(array.reshape(2, 2))}) == 3
+
+
+def in_state(value: object) -> str:
+    return fingerprint_state_dict({"x": value})
+
+
+def test_parts_do_not_run_together():
+    assert in_state(["ab", "c"]) != in_state(["a", "bc"])
+    assert in_state("ab") != in_state(b"ab")
+    assert in_state([[], "a"]) != in_state([["a"]])
+    assert in_state([[1], 2]) != in_state([[1, 2]])
+    assert len({in_state(value) for value in (None, "None", True, 1, 1.0, 1 + 0j)}) == 6
+    assert in_state(torch.float32) != in_state("torch.float32")
+
+
+def test_keys_of_mixed_types_have_an_order():
+    assert fingerprint_state_dict({1: 0, "1": 2}) == fingerprint_state_dict({"1": 2, 1: 0})
+
+
+def test_sparse_tensors_count_places_and_not_how_they_are_stored():
+    a, b = torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    assert fingerprint_tensor(a.to_sparse()) != fingerprint_tensor(b.to_sparse())
+    twice = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 1]]), torch.tensor([1.0, 1.0, 2.0]), (3,), check_invariants=True
+    )
+    assert fingerprint_tensor(twice) == fingerprint_tensor(twice.coalesce())
+
+
+def test_negated_views_count_as_their_values():
+    view = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert view.is_neg()
+    assert fingerprint_tensor(view) == fingerprint_tensor(view.resolve_neg())

@@ -57,6 +57,34 @@ def test_two_fits_repeat_with_a_seed(capsys):
     assert "2 runs: identical bit for bit" in lines(record)
 
 
+def test_unseeded_runs_start_from_entropy_whatever_the_caller_seeded():
+    with isolate_rng():
+        torch.manual_seed(0)
+        first = line_fit.fit("a", None, 1, "cpu")
+        torch.manual_seed(0)
+        second = line_fit.fit("b", None, 1, "cpu")
+    assert first.metrics != second.metrics
+
+
+def test_the_fingerprint_covers_every_weight(monkeypatch):
+    seen = []
+    monkeypatch.setattr(line_fit, "fingerprint_state_dict", lambda state: seen.append(set(state)) or "hash")
+    with isolate_rng():
+        assert line_fit.fit("a", 3, 1, "cpu").fingerprints == {"weights": "hash"}
+    assert seen == [{"0.weight", "0.bias", "2.weight", "2.bias"}]
+
+
+def test_three_runs_are_measured_against_the_first_by_the_widest(capsys):
+    runs = [
+        line_fit.Run(f"run {n}", None, {"loss": loss})
+        for n, loss in enumerate([(1.0, 1.0), (1.0, 2.0), (9.0, 1.0)], 1)
+    ]
+    results = line_fit.judge(line_fit.Transcript("en"), runs)
+    assert results["divergence"]["max_abs"] == 8.0
+    assert results["different"] == 3
+    assert "3 runs, 3 different: part at step 1" in capsys.readouterr().out
+
+
 def test_two_seeds_differ(capsys):
     first = line_fit.main(["--seed", "3", "--runs", "1", "--steps", "1"])
     other = line_fit.main(["--seed", "4", "--runs", "1", "--steps", "1"])

@@ -197,3 +197,30 @@ def test_a_broken_state_moves_nothing(broken):
 def test_what_is_no_state_is_refused(state):
     with pytest.raises(InputError, match="this is no state"):
         set_rng_state(state)
+
+
+def test_a_forked_worker_of_a_cuda_process_asks_no_device(two_fake_gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    assert get_rng_state()["torch_cuda"] == []
+
+
+def test_mps_is_saved_and_restored(monkeypatch):
+    states = [torch.zeros(4, dtype=torch.uint8)]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mps, "is_available", lambda: True)
+        patch.setattr(torch.mps, "get_rng_state", lambda: states[0].clone())
+        patch.setattr(torch.mps, "set_rng_state", lambda state: states.__setitem__(0, state.clone()))
+        before = get_rng_state()
+        states[0][0] = 1
+        assert advanced_generators(before, get_rng_state()) == ("torch_mps",)
+        set_rng_state(before)
+        assert states[0][0] == 0
+
+
+def test_moved_generators_are_named_in_a_fixed_order():
+    mine = random.Random(0)
+    with isolate_rng():
+        before = get_rng_state(mine=mine)
+        mine.random()
+        random.random()
+        assert advanced_generators(before, get_rng_state(mine=mine)) == ("python", "mine")

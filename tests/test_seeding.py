@@ -270,3 +270,82 @@ def test_a_long_list_of_samples_is_not_walked():
     start = time.process_time()
     assert list(held_generators([*samples, [rng]])) == [rng]  # one that has to be walked
     assert quick < (time.process_time() - start) / 3
+
+
+class Twins(Dataset):
+    """Two private generators of one kind, in one dataset."""
+
+    def __init__(self) -> None:
+        self.a, self.b = np.random.default_rng(0), np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([self.a.random(), self.b.random()])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # as above
+def test_two_generators_of_one_dataset_draw_apart():
+    loader = DataLoader(Twins(), num_workers=2, worker_init_fn=seed_worker, generator=make_generator(3))
+    drawn = torch.cat(list(loader))
+    assert len(drawn.unique()) == drawn.numel()
+
+
+class Flip:
+    """A transform, as an object, a method and something to be called."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(0)
+
+    def __call__(self, x: object) -> object:
+        return x
+
+    def go(self, x: object) -> object:
+        return x
+
+
+class OneSlot:
+    __slots__ = "rng"  # a string is legal, and means one slot
+
+
+class Inherited(OneSlot):
+    __slots__ = ()
+
+
+class Stubborn(dict):
+    def values(self):
+        raise AssertionError("a subclass's own method is code")
+
+
+def holders() -> dict[str, tuple[object, random.Random]]:
+    flip, slotted, rng = Flip(), Inherited(), random.Random(1)
+    slotted.rng = rng
+
+    def keyword(*, rng: random.Random = rng) -> None: ...
+
+    return {
+        "bound method": (flip.go, flip.rng),
+        "partial of an object": (functools.partial(flip, 1), flip.rng),
+        "keyword default": (keyword, rng),
+        "inherited string slot": (slotted, rng),
+        "dict with methods of its own": (Stubborn(a=[rng]), rng),
+    }
+
+
+@pytest.mark.parametrize("name", holders())
+def test_generators_are_found_in_odd_places(name):
+    holder, rng = holders()[name]
+    (found,) = held_generators(holder)
+    assert found.getstate() == rng.getstate()
+
+
+def test_a_cell_that_is_not_filled_yet_is_passed_over():
+    def outer():
+        def inner() -> object:
+            return later
+
+        yield inner
+        later = 1
+
+    assert list(held_generators(next(outer()))) == []
