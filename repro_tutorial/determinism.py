@@ -36,7 +36,7 @@ _FP32_PRECISION: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Switches:
-    """Every switch that changes which kernel computes a result, under PyTorch's own names.
+    """The switches that decide which kernel computes a result, under PyTorch's own names.
 
     `float32_matmul_precision` is ``None`` while the old and the new TF32 interface are mixed: PyTorch then
     refuses to read it. `cublas_workspace_config` is the environment variable, ``None`` where it is unset.
@@ -105,7 +105,9 @@ def set_switches(switches: Switches) -> None:
         torch.backends.cudnn.benchmark = switches.cudnn_benchmark
     if switches.threads != now.threads:
         torch.set_num_threads(switches.threads)
-    if switches.cublas_workspace_config is None:
+    if torch.cuda.is_initialized():
+        pass  # cuBLAS has read the variable; to change it now would only hide what is in force
+    elif switches.cublas_workspace_config is None:
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     else:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = switches.cublas_workspace_config
@@ -129,7 +131,8 @@ def _set_float32_precision(switches: Switches, now: Switches) -> None:
 def _inductor_deterministic() -> bool:
     # Importing the compiler's settings takes seconds; until something did, they are at their default.
     config = sys.modules.get("torch._inductor.config")
-    return bool(getattr(config, "deterministic", False))
+    default = os.environ.get("TORCHINDUCTOR_DETERMINISTIC") == "1"
+    return bool(getattr(config, "deterministic", default))
 
 
 def set_deterministic(*, warn_only: bool = False, threads: int | None = None) -> None:
@@ -170,6 +173,8 @@ def set_deterministic(*, warn_only: bool = False, threads: int | None = None) ->
 @contextlib.contextmanager
 def deterministic(*, warn_only: bool = False, threads: int | None = None) -> Iterator[None]:
     """Deterministic kernels inside the block, every switch exactly as before after it, also after an error.
+
+    One exception: if CUDA starts inside, ``CUBLAS_WORKSPACE_CONFIG`` stays, since cuBLAS has read it.
 
     See `set_deterministic` for what is set and for the errors.
 
@@ -263,12 +268,12 @@ def _hash_seed_in_force() -> bool:
 
 
 def _assigned_since_start(variable: str) -> bool:
-    """Whether `variable` was not in the environment that the process began with (known on Linux alone)."""
+    """Whether the process began with another `variable` than it has now (known on Linux alone)."""
     try:
         start = Path("/proc/self/environ").read_bytes()
     except OSError:
         return False
-    return not any(entry.startswith(f"{variable}=".encode()) for entry in start.split(b"\0"))
+    return f"{variable}={os.environ[variable]}".encode() not in start.split(b"\0")
 
 
 def switches_as_dict() -> dict[str, bool | int | str | None]:

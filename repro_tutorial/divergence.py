@@ -84,7 +84,8 @@ def compare(a: Run, b: Run, metric: str = "loss", *, seed_runs: Sequence[Run] = 
     Lesson: line_fit
     """
     x, y, steps = _aligned(a, b, metric)
-    differs = x.view(np.int64) != y.view(np.int64)
+    # All NaN are one here: JSON and most logs keep no payload.
+    differs = (x.view(np.int64) != y.view(np.int64)) & ~(np.isnan(x) & np.isnan(y))
     gap = _gap(x, y)
     scale = np.maximum(np.abs(x), np.abs(y))
     relative = np.divide(gap, scale, out=gap.copy(), where=np.isfinite(scale) & (scale > 0))
@@ -118,13 +119,15 @@ def noise_floor(seed_runs: Sequence[Run], metric: str, steps: Sequence[int]) -> 
 
     Lesson: seed_variance
     """
-    seeds = {run.seed for run in seed_runs}
+    seeds = {id(run) if run.seed is None else ("seed", run.seed) for run in seed_runs}
     if len(seeds) < 2:
         raise InputError("divergence.one_seed", seeds=len(seeds))
     for run in seed_runs:
         if tuple(_values(run, metric)[1]) != tuple(steps):
             raise InputError("divergence.seed_steps", run=run.name, metric=metric)
-    values = np.array([run.metrics[metric] for run in seed_runs])
+    # One run a seed: a repeated one says nothing new of the noise. Unseeded runs are each their own.
+    chosen = {id(run) if run.seed is None else ("seed", run.seed): run for run in seed_runs}
+    values = np.array([run.metrics[metric] for run in chosen.values()])
     return tuple((math.sqrt(2) * values.std(axis=0, ddof=1)).tolist())
 
 
@@ -203,6 +206,12 @@ def distinct_outcomes(runs: Sequence[Run]) -> int:
 def outcome(run: Run) -> tuple[object, ...]:
     """All that a run produced, hashable: equal for two runs if and only if they agree bit for bit."""
     return (
-        tuple((name, np.array(of, dtype=np.float64).tobytes()) for name, of in sorted(run.metrics.items())),
+        tuple((name, _canonical(of).tobytes()) for name, of in sorted(run.metrics.items())),
         tuple(sorted(run.fingerprints.items())),
     )
+
+
+def _canonical(values: Sequence[float]) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    array[np.isnan(array)] = math.nan
+    return array

@@ -64,9 +64,9 @@ def _feed(digest: xxhash.xxh3_128, value: Any, name: str) -> None:
         _feed_tensor(digest, value, name)
     elif isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
-        if array.dtype == object:
+        if array.dtype.hasobject:
             raise InputError("fingerprint.no_data", name=name, kind="numpy.ndarray of objects")
-        _label(digest, f"array {array.dtype.str} {array.shape};")
+        _label(digest, f"array {array.dtype.descr} {array.shape};")
         digest.update(array.tobytes())
     elif isinstance(value, Mapping):
         _label(digest, f"dict {len(value)};")
@@ -88,10 +88,11 @@ def _feed(digest: xxhash.xxh3_128, value: Any, name: str) -> None:
 
 
 def _feed_tensor(digest: xxhash.xxh3_128, tensor: torch.Tensor, name: str) -> None:
+    if tensor.device.type == "meta" or tensor.is_nested or tensor.is_quantized:
+        special = "quantized tensor" if tensor.is_quantized else f"tensor on {tensor.device}"
+        raise InputError("fingerprint.no_data", name=name, kind=special)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     _label(digest, f"tensor {tensor.dtype} {tuple(tensor.shape)} {tensor.layout};")
-    if tensor.device.type == "meta" or tensor.is_nested:
-        raise InputError("fingerprint.no_data", name=name, kind=f"tensor on {tensor.device}")
     if tensor.is_sparse:
         tensor = tensor.coalesce()  # the same values may be stored in several ways
         _feed_tensor(digest, tensor.indices(), name)

@@ -31,6 +31,12 @@ class RNGState(TypedDict):
 def get_rng_state(**private: PrivateGenerator) -> RNGState:
     """Where Python, NumPy's legacy generator and PyTorch on every device stand, and the `private` ones.
 
+    CUDA's generators are looked at once CUDA has started: to ask earlier would start it, and with it settle
+    what must be set before (`CUBLAS_WORKSPACE_CONFIG`).
+
+    Raises:
+        InputError: a private one is no generator, or has the name of one of the others.
+
     >>> state = get_rng_state()
     >>> drawn = torch.rand(3)
     >>> set_rng_state(state)
@@ -39,17 +45,19 @@ def get_rng_state(**private: PrivateGenerator) -> RNGState:
 
     Lesson: generators
     """
+    if taken := sorted(private.keys() & RNGState.__required_keys__):
+        raise InputError("rng_state.name_taken", names=taken)
     return RNGState(
         python=random.getstate(),
         numpy=_plain(np.random.get_state(legacy=False)),
         torch_cpu=torch.get_rng_state(),
-        torch_cuda=list(torch.cuda.get_rng_state_all()) if _cuda() else [],
+        torch_cuda=list(torch.cuda.get_rng_state_all()) if _cuda_started() else [],
         torch_mps=torch.mps.get_rng_state() if torch.backends.mps.is_available() else None,
         private={name: _private_state(name, generator) for name, generator in private.items()},
     )
 
 
-def set_rng_state(state: RNGState, **private: PrivateGenerator) -> None:
+def set_rng_state(state: RNGState, /, **private: PrivateGenerator) -> None:
     """Put every generator back to where `get_rng_state` found it; all of them, or none when the state does not fit.
 
     Raises:
@@ -67,8 +75,8 @@ def set_rng_state(state: RNGState, **private: PrivateGenerator) -> None:
         saved, given = state["private"][name]["kind"], _kind(name, generator)
         if saved != given:
             raise InputError("rng_state.other_kind", name=name, saved=saved, given=given)
-    devices = torch.cuda.device_count() if _cuda() else 0
-    if len(state["torch_cuda"]) != devices:
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if state["torch_cuda"] and len(state["torch_cuda"]) != devices:
         raise InputError("rng_state.other_devices", saved=len(state["torch_cuda"]), given=devices)
     before = get_rng_state(**private)
     try:
@@ -136,9 +144,9 @@ def _by_name(state: RNGState) -> dict[str, Any]:
     return named | state["private"]
 
 
-def _cuda() -> bool:
+def _cuda_started() -> bool:
     """Whether this process can ask CUDA generators (a forked worker of a CUDA process cannot)."""
-    return torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
+    return torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork()
 
 
 def _kind(name: str, generator: PrivateGenerator) -> str:

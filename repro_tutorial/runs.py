@@ -87,8 +87,8 @@ class Recorder:
 
 
 def _detached(value: Any) -> Any:
-    """A loss that still has its graph: PyTorch warns when it is made a number."""
-    return value.detach() if hasattr(value, "detach") else value
+    """A tensor or array of one element as its number: PyTorch and NumPy warn where `float` takes it as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _own_steps(steps: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -247,6 +247,10 @@ def _run_to_json(run: Run) -> dict[str, Any]:
 
 
 def _run_from_json(data: Mapping[str, Any], source: str) -> Run:
+    steps = {name: tuple(of) for name, of in data["steps"].items()}
+    for name, of in steps.items():
+        if len(of) != len(data["metrics"][name]) or not all(isinstance(step, int) for step in of):
+            raise ValueError(f"steps of {name}")
     return Run(
         name=data["name"],
         seed=data["seed"],
@@ -256,7 +260,7 @@ def _run_from_json(data: Mapping[str, Any], source: str) -> Run:
             for name, of in data["metrics"].items()
         },
         fingerprints=dict(data["fingerprints"]),
-        steps={name: tuple(of) for name, of in data["steps"].items()},
+        steps=steps,
     )
 
 
@@ -430,6 +434,8 @@ def _shared_prefix(names: Iterable[str]) -> int:
 
 def _number(cell: object) -> float | None:
     if isinstance(cell, bool) or not isinstance(cell, str | int | float):
+        return None
+    if isinstance(cell, int) and abs(cell) > 2**53:  # a float cannot hold it: two such may look equal
         return None
     try:
         return float(cell)

@@ -67,10 +67,10 @@ def derive_seed(seed: int, *path: int) -> int:
 
     ``seed + rank`` collides between experiments: rank 1 of seed 3 is rank 0 of seed 4. This one hashes the
     whole path with `numpy.random.SeedSequence`, and its result is a legal seed everywhere. `seed` may have
-    any number of bits, so the 64-bit ``torch.initial_seed()`` of a worker will do.
+    any number of bits, so the 64-bit ``torch.initial_seed()`` of a worker will do; members of `path` have 32.
 
     Raises:
-        InputError: `seed` or a member of `path` is negative or not an integer.
+        InputError: `seed` or a member of `path` is negative or not an integer, or a member is above 4294967295.
 
     >>> derive_seed(3, 0) == derive_seed(3, 0), derive_seed(3, 1) == derive_seed(4, 0)
     (True, False)
@@ -81,7 +81,7 @@ def derive_seed(seed: int, *path: int) -> int:
         numbers = [operator.index(number) for number in (seed, *path)]
     except TypeError:
         numbers = [-1]
-    if min(numbers) < 0:
+    if min(numbers) < 0 or max(numbers[1:], default=0) > LARGEST_SEED:
         raise InputError("seeding.bad_path", seed=repr(seed), path=repr(path))
     sequence = np.random.SeedSequence(numbers[0], spawn_key=tuple(numbers[1:]))
     return int(sequence.generate_state(1)[0])
@@ -106,7 +106,7 @@ def seed_worker(worker_id: int) -> None:
     """For ``DataLoader(worker_init_fn=seed_worker)``: seed all that a worker process draws from.
 
     PyTorch itself gives each worker its own start of `random`, the legacy NumPy generator and torch's
-    default one. The generators that the dataset holds are copies of one object in every worker, so that
+    default one, and they stay as they are. The generators that the dataset holds are copies of one object in every worker, so that
     all workers and all epochs draw the same numbers; these get seeds of their own here, derived from the
     worker's seed. They are found at any depth: attributes of objects and of their classes, slots, lists,
     tuples, dicts, closures, partial functions, bound methods, wrapped datasets. Sets, whose order is not
@@ -115,14 +115,11 @@ def seed_worker(worker_id: int) -> None:
     Lesson: data_loading
     """
     del worker_id  # torch.initial_seed() already contains it
-    seed = torch.initial_seed()
-    random.seed(seed)
-    np.random.seed(seed % (LARGEST_SEED + 1))
     worker = get_worker_info()
     if worker is None:
         return
     for index, generator in enumerate(held_generators(worker.dataset)):
-        reseed(generator, derive_seed(seed, index))
+        reseed(generator, derive_seed(torch.initial_seed(), index))
 
 
 def reseed(generator: PrivateGenerator, seed: int) -> None:
@@ -180,7 +177,11 @@ def _contents(thing: object) -> Iterator[object]:
 
 def _attributes(thing: object) -> Iterator[object]:
     """The attributes of `thing`, and the generators among those of its class; no property is run."""
-    yield from getattr(thing, "__dict__", {}).values()
+    try:
+        own = object.__getattribute__(thing, "__dict__")  # a __getattr__ of its own is not asked
+    except AttributeError:
+        own = {}
+    yield from dict.values(own) if isinstance(own, dict) else ()
     for kind in type(thing).__mro__:
         yield from (value for value in vars(kind).values() if isinstance(value, PrivateGenerator))
         slots = vars(kind).get("__slots__", ())

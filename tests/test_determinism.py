@@ -118,14 +118,28 @@ def test_reading_survives_mixed_tf32_interfaces():
 
 def test_deterministic_makes_an_accumulating_index_put_repeat():
     """Without the switch two threads add in the order in which they come, on the CPU too."""
-    index = torch.zeros(200_000, dtype=torch.long)
-    values = torch.linspace(0, 1, 200_000)
+    index = torch.zeros(1_000_000, dtype=torch.long)
+    values = torch.linspace(-1, 1, 1_000_000) ** 3
 
     def total() -> float:
         return torch.zeros(1).index_put_((index,), values, accumulate=True).item()
 
     with deterministic(threads=2):
         assert len({total() for _ in range(20)}) == 1
+    if torch.get_num_threads() > 1:
+        assert len({total() for _ in range(40)}) > 1, "without the switch nothing would have been shown"
+
+
+def test_cublas_variable_stays_once_cuda_has_started(monkeypatch):
+    """To take it away would make the next block say that CUDA started without it."""
+    if "CUBLAS_WORKSPACE_CONFIG" in os.environ:
+        pytest.skip("the tests were started with the variable")
+    with monkeypatch.context() as patch:
+        with deterministic():
+            patch.setattr(torch.cuda, "is_initialized", lambda: True)
+        with deterministic():
+            assert get_switches().cublas_workspace_config == ":4096:8"
+    del os.environ["CUBLAS_WORKSPACE_CONFIG"]
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -176,3 +176,15 @@ def test_growth_is_fitted_up_to_the_largest_gap_and_per_step_of_the_log():
     steps = {"loss": tuple(10 * i for i in range(1, 12))}
     apart = compare(run(*[0.0] * 11, steps=steps), run(*gap, steps=steps))
     assert apart.growth_rate == pytest.approx(math.log(2) / 10)
+
+
+def test_a_seed_that_is_given_twice_counts_once():
+    a, b = run(1.0, seed=1), run(2.0, seed=2)
+    assert noise_floor([a, a, b, b], "loss", [1]) == noise_floor([a, b], "loss", [1]) == pytest.approx((1.0,))
+    assert noise_floor([run(1.0, seed=None), run(2.0, seed=None)], "loss", [1]) == pytest.approx((1.0,))
+
+
+def test_all_nan_are_one():
+    payload = float(np.uint64(0xFFF8000000000001).view(np.float64))
+    assert compare(run(payload), run(math.nan)).bitwise_equal
+    assert distinct_outcomes([run(payload), run(math.nan)]) == 1

@@ -189,3 +189,12 @@ def test_negated_views_count_as_their_values():
     view = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     assert view.is_neg()
     assert fingerprint_tensor(view) == fingerprint_tensor(view.resolve_neg())
+
+
+def test_structured_arrays_and_what_hides_pointers():
+    zeros = np.zeros(2, dtype=[("a", "i4")])
+    assert (
+        len({in_state(zeros), in_state(zeros.view([("b", "i4")])), in_state(zeros.view([("a", "f4")]))}) == 3
+    )
+    with pytest.raises(InputError, match="has no bits to read"):
+        in_state(np.zeros(1, dtype=[("a", object)]))

@@ -18,7 +18,7 @@ PRIVATE = {
     "philox": lambda: np.random.Generator(np.random.Philox(1)),
     "sfc": lambda: np.random.Generator(np.random.SFC64(1)),
     "legacy": lambda: np.random.RandomState(1),
-    "python": lambda: random.Random(1),
+    "mine": lambda: random.Random(1),
     "torch": lambda: torch.Generator().manual_seed(1),
 }
 
@@ -143,6 +143,7 @@ def two_fake_gpus(monkeypatch) -> list[torch.Tensor]:
     """Two CUDA generators as PyTorch shows them: 16 bytes of seed and offset each."""
     states = [torch.zeros(16, dtype=torch.uint8) for _ in range(2)]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(states))
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [state.clone() for state in states])
 
@@ -224,3 +225,18 @@ def test_moved_generators_are_named_in_a_fixed_order():
         mine.random()
         random.random()
         assert advanced_generators(before, get_rng_state(mine=mine)) == ("python", "mine")
+
+
+def test_looking_does_not_start_cuda(two_fake_gpus, monkeypatch):
+    """What is set before CUDA starts could not be set any more, in a block that only wanted to look."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    state = get_rng_state()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # something in between started it
+    set_rng_state(state)
+    assert state["torch_cuda"] == []
+
+
+def test_names_of_the_common_generators_are_not_free():
+    with pytest.raises(InputError, match="called torch_cpu: these names belong to the generators"):
+        get_rng_state(torch_cpu=torch.Generator())
+    get_rng_state(state=random.Random())

@@ -2,7 +2,6 @@
 
 import functools
 import random
-import time
 from collections import deque
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ from repro_tutorial.determinism import deterministic, get_switches
 from repro_tutorial.messages import InputError
 from repro_tutorial.rng_state import isolate_rng
 from repro_tutorial.seeding import (
+    _unless_leaves,
     derive_seed,
     held_generators,
     make_generator,
@@ -102,7 +102,7 @@ def test_derived_seed_comes_from_numpy_seed_sequence():
     assert derive_seed(2**64 - 1, 0) != derive_seed(2**32 - 1, 0)
 
 
-@pytest.mark.parametrize("arguments", [(-1,), (3, -1), (3, 0.5), ("3", 0), (None, 0)])
+@pytest.mark.parametrize("arguments", [(-1,), (3, -1), (3, 0.5), ("3", 0), (None, 0), (3, 2**32)])
 def test_a_bad_path_is_refused(arguments):
     with pytest.raises(InputError, match="cannot derive a seed from"):
         derive_seed(*arguments)
@@ -249,27 +249,35 @@ def test_seed_worker_gives_every_worker_and_epoch_its_own_draws_and_repeats(wrap
     assert not (first == other).any()
 
 
-def test_seed_worker_outside_a_worker_seeds_the_globals_alone():
-    with isolate_rng():
-        torch.manual_seed(3)
-        seed_worker(0)
-        first = random.random(), np.random.rand()
-        random.seed(3)
-        np.random.seed(3)
-        assert (random.random(), np.random.rand()) == first
+def test_seed_worker_outside_a_worker_does_nothing():
+    seed_worker(0)  # that nothing moved is the leak guard's business
+
+
+class Sources(Dataset):
+    """An integer from torch's default generator and one from NumPy's legacy one."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([torch.randint(0, 2**31, (1,)).item(), np.random.randint(0, 2**31)])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # as above
+def test_torch_and_numpy_stay_two_streams_in_a_worker():
+    """Both are Mersenne Twisters: from one seed they give the same integers."""
+    loader = DataLoader(Sources(), num_workers=2, worker_init_fn=seed_worker, generator=make_generator(3))
+    drawn = torch.cat(list(loader))
+    assert not (drawn[:, 0] == drawn[:, 1]).any()
 
 
 def test_a_long_list_of_samples_is_not_walked():
     """An image folder holds a million (path, label) pairs, and a worker starts with this in every epoch."""
-
-    samples = [("path", number) for number in range(200_000)]
+    samples = [("path", number) for number in range(1000)]
     rng = np.random.default_rng(0)
-    start = time.process_time()
+    assert list(_unless_leaves(samples)) == []
     assert list(held_generators(SimpleNamespace(samples=samples, rng=rng))) == [rng]
-    quick = time.process_time() - start
-    start = time.process_time()
-    assert list(held_generators([*samples, [rng]])) == [rng]  # one that has to be walked
-    assert quick < (time.process_time() - start) / 3
+    assert list(held_generators([*samples, (rng, 0)])) == [rng], "one that has to be walked"
 
 
 class Twins(Dataset):
