@@ -179,9 +179,11 @@ def load_experiments(path: Path) -> dict[str, Record]:
     if not isinstance(data.get("experiments"), dict):
         raise InputError("runs.no_field", file=path, field="experiments")
     return {
-        name: Record.from_json({"format_version": FORMAT_VERSION} | dict(record), f"{path}:{name}")
+        name: Record.from_json(
+            {"format_version": FORMAT_VERSION} | record if isinstance(record, dict) else record,
+            f"{path}:{name}",
+        )
         for name, record in data["experiments"].items()
-        if isinstance(record, dict)
     }
 
 

@@ -354,3 +354,11 @@ def test_two_writers_at_once_do_not_replace_each_other(tmp_path, monkeypatch):
         write_new(path, b"second")
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_experiment_that_is_no_record_is_not_passed_over(tmp_path):
+    one = record().to_json()
+    path = tmp_path / "line_fit.cpu.json"
+    path.write_text(dump({"format_version": 1, "lesson": "line_fit", "experiments": {"good": one, "bad": 3}}))
+    with pytest.raises(InputError, match=r"line_fit\.cpu\.json:bad: it has no field"):
+        load_experiments(path)
