@@ -13,7 +13,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,8 @@ def command(place: Place, name: str) -> str:
 
 def output(place: Place, name: str, lines: str = ":") -> str:
     """What a recorded run printed, in the page's language; `lines` may cut it, as in ``0:12``."""
-    cut = slice(*(int(number) if number else None for number in lines.split(":")))
-    return _fence("text", [messages.render(line, place.lang) for line in place.record(name).transcript[cut]])
+    shown = place.record(name).transcript[_cut(lines)]
+    return _fence("text", [messages.render(line, place.lang) for line in shown])
 
 
 def value(place: Place, name: str, spec: str = "") -> str:
@@ -98,9 +98,13 @@ def value(place: Place, name: str, spec: str = "") -> str:
     return format(found, spec)
 
 
-def figure(place: Place, name: str, kind: str) -> str:
-    """A plot of a record, drawn for wide and for narrow boxes (CSS shows the one that fits), and its data."""
+def figure(place: Place, name: str, kind: str, of: str = ":") -> str:
+    """A plot of a record, drawn for wide and for narrow boxes (CSS shows the one that fits), and its data.
+
+    `of` may choose some of its runs, as in ``0:2``.
+    """
     record = place.record(name)
+    record = replace(record, runs=record.runs[_cut(of)])
     return place.render(
         "figure",
         draw=lambda width: plots.figure_svg(kind, record, place.lang, width),
@@ -119,6 +123,10 @@ def glossary(place: Place) -> str:
     """The terms in both languages; each one's heading is an anchor."""
     terms = tomllib.loads((ROOT / "docs/glossary.toml").read_text("utf-8"))["term"]
     return place.render("glossary", terms=sorted(terms, key=lambda term: str(term["en"]).lower()))
+
+
+def _cut(written: str) -> slice:
+    return slice(*(int(number) if number else None for number in written.split(":")))
 
 
 def _fence(info: str, lines: Sequence[str]) -> str:

@@ -159,10 +159,16 @@ def language(arguments: Sequence[str]) -> str:
     return default_language()
 
 
-def demo_parser(slug: str, argv: Sequence[str] | None, *, runs: int) -> Parser:
-    """The options that every demo has: seed, runs (by default `runs`), device, plot, json, lang."""
+def demo_parser(
+    slug: str, argv: Sequence[str] | None, *, runs: int, seed_left_out: int | None = None
+) -> Parser:
+    """The options that every demo has: seed, runs (by default `runs`), device, plot, json, lang.
+
+    A demo whose claim does not need unseeded runs takes the seed `seed_left_out` where none is given.
+    """
     parser = Parser(f"{slug}.py", language(sys.argv[1:] if argv is None else argv), f"{slug}.about")
-    parser.option("--seed", type=seed, metavar="N")
+    about = None if seed_left_out is None else "cli.help_seed_known"
+    parser.option("--seed", type=seed, metavar="N", default=seed_left_out, about=about)
     parser.option("--runs", type=count, metavar="N", default=runs)
     parser.option("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.option("--plot", type=new_plot, metavar="FILE")
@@ -211,17 +217,9 @@ def make_record(
     """
     from repro_tutorial.environment import describe_environment
 
-    kept: list[str] = []
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    while arguments:
-        argument = arguments.pop(0)
-        if argument in ("--json", "--plot", "--lang"):
-            arguments.pop(0)
-        elif not argument.startswith(("--json=", "--plot=", "--lang=")):
-            kept.append(argument)
     record = Record(
         lesson=slug,
-        command=" ".join(["python", f"demos/{slug}.py", *kept]),
+        command=" ".join(["python", f"demos/{slug}.py", *without_outputs(argv)]),
         recorded=_today(),
         environment=describe_environment(),
         runs=tuple(runs),
@@ -231,6 +229,19 @@ def make_record(
     if options.json:
         record.save(options.json)
     return record
+
+
+def without_outputs(argv: Sequence[str] | None) -> list[str]:
+    """The arguments of a demo less those that do not change its runs: ``--json``, ``--plot``, ``--lang``."""
+    kept: list[str] = []
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    while arguments:
+        argument = arguments.pop(0)
+        if argument in ("--json", "--plot", "--lang"):
+            arguments.pop(0)
+        elif not argument.startswith(("--json=", "--plot=", "--lang=")):
+            kept.append(argument)
+    return kept
 
 
 def _today() -> str:

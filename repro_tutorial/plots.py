@@ -104,6 +104,8 @@ _HEADER = 28  # above each panel: its title
 _SPACE = 8  # between panels, above the title
 _FOOT = 28  # below the last panel: numbers of the steps
 _TAPE = 36  # height of a row of random numbers
+_PICTURE: Mapping[Width, int] = {"wide": 110, "narrow": 80}  # edge of a square picture
+_CAPTION = 24  # below it
 _BAND = 32  # height of the band of zeros, and of that of infinite gaps
 _HEADROOM = 22  # above the largest gap: a line of text that no curve crosses
 _ALONE: Mapping[Width, int] = {"wide": 240, "narrow": 190}  # height of a panel, and of two in one figure:
@@ -144,9 +146,12 @@ class _Look:
         return catalog(self.lang).get(f"plots.metric_{name}", name)
 
     def run(self, name: str, key: str = "run") -> str:
-        """The name of a run, in the figure's language where it is the demos' own "run 1"."""
-        number = re.fullmatch(r"run (\d+)", name)
-        return self.say(key, number=number[1]) if number else name
+        """The name of a run, in the figure's language where it is a demo's own: "run 1", "rank 0", "world size 2"."""
+        if number := re.fullmatch(r"run (\d+)", name):
+            return self.say(key, number=number[1])
+        if number := re.fullmatch(r"(rank|world size) (\d+)", name):
+            return self.say(number[1].replace(" ", "_"), number=number[2])
+        return name
 
     def label(self, name: str) -> str:
         """The name of a run, cut in the middle to what fits beside the panel."""
@@ -316,6 +321,62 @@ def _stream_label(stream: Mapping[str, Any], look: _Look) -> str:
 def _stream_verdict(row: Sequence[float], first: Sequence[float], look: _Look) -> str:
     parted = next((at for at, (a, b) in enumerate(zip(row, first, strict=True), start=1) if a != b), None)
     return look.say("stream_same") if parted is None else look.say("stream_part", place=parted)
+
+
+def plot_pictures(
+    pictures: Sequence[Mapping[str, Any]],
+    *,
+    lang: str = "en",
+    theme: Theme = "light",
+    width: Width = "wide",
+) -> Figure:
+    """Rows of square black and white pictures, one of each row from every GPU.
+
+    Each of `pictures` has a `label` (a message) and `images`: for each GPU the pixels, 0 or 1, row by row.
+    An image that is not that of GPU 0 has the second color.
+
+    Raises:
+        InputError: no pictures.
+
+    Lesson: multi_gpu_seeding
+    """
+    if not pictures:
+        raise InputError("plots.no_pictures")
+    look, pixels = _Look(lang, theme, width), WIDTHS[width]
+    side = _PICTURE[width]
+    row_height = _HEADER + side + _CAPTION
+    height = len(pictures) * row_height + _SPACE
+    with _drawing():
+        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
+        for place, row in enumerate(pictures, start=1):
+            bottom = height - place * row_height + _CAPTION
+            for number, image in enumerate(row["images"]):
+                left = 2 + number * (side + _SPACE)
+                axes = figure.add_axes((left / pixels, bottom / height, side / pixels, side / height))
+                size = math.isqrt(len(image))
+                axes.set(xlim=(0, size), ylim=(size, 0), xticks=(), yticks=(), facecolor=look.color("grid"))
+                for spine in axes.spines.values():
+                    spine.set_visible(False)
+                color = look.color("first" if image == row["images"][0] else "second")
+                axes.add_patch(PathPatch(_pixels(image, size), facecolor=color, linewidth=0))
+                caption = look.say("gpu", number=number)
+                _write(axes, left + side / 2, bottom - 11, caption, look.color("muted"), ha="center")
+            label = _stream_label(row, look)
+            _write(axes, 2, bottom + side + 12, label, look.color("ink"), weight="bold")
+    return figure
+
+
+def _pixels(image: Sequence[int], size: int) -> Outline:
+    """The outline of the dark pixels of a square image, neighbors in a row as one."""
+    boxes = []
+    for y in range(size):
+        row = [0, *image[y * size : (y + 1) * size], 0]
+        ends = [x for x in range(size + 1) if row[x] != row[x + 1]]  # where dark begins, where it ends, …
+        for first, last in zip(ends[::2], ends[1::2], strict=True):
+            boxes.append(
+                Outline([(first, y), (last, y), (last, y + 1), (first, y + 1), (first, y)], closed=True)
+            )
+    return Outline.make_compound_path(*boxes)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -828,7 +889,8 @@ def figure_svg(kind: str, record: Record, lang: str, width: Width) -> str:
     """The figure of `record` as an ``<svg>`` to stand in a page.
 
     Its colors are the variables of `css_variables`, its fonts the page's, its size in CSS pixels; its name
-    for screen readers says in words what it shows. `kind` is "runs", "metric", "divergence" or "streams".
+    for screen readers says in words what it shows. `kind` is "runs", "metric", "divergence", "streams" or
+    "pictures".
 
     Raises:
         InputError: another kind, or a record that has nothing to draw.
@@ -839,6 +901,10 @@ def figure_svg(kind: str, record: Record, lang: str, width: Width) -> str:
     if kind == "streams":
         streams = _streams_of(record)
         figure, description = plot_streams(streams, lang=lang, width=width), _describe_streams(streams, look)
+    elif kind == "pictures":
+        pictures = _pictures_of(record)
+        figure = plot_pictures(pictures, lang=lang, width=width)
+        description = _describe_pictures(pictures, look)
     else:
         metric = _metric_of(record)
         divergence = _divergence_of(kind, record, metric)
@@ -879,6 +945,11 @@ def figure_table(kind: str, record: Record, lang: str) -> list[list[str]]:
         heads = [look.say("number"), *(_stream_label(stream, look) for stream in streams)]
         drawn = zip(*(stream["numbers"] for stream in streams), strict=True)
         return [heads, *([str(at), *map(_digits, of)] for at, of in enumerate(drawn, start=1))]
+    if kind == "pictures":
+        pictures = _pictures_of(record)
+        heads = ["", *(look.say("gpu", number=number) for number in range(len(pictures[0]["images"])))]
+        dots = [[" ".join(_dotted(image)) for image in row["images"]] for row in pictures]
+        return [heads, *([_stream_label(row, look), *of] for row, of in zip(pictures, dots, strict=True))]
     metric = _metric_of(record)
     divergence = _divergence_of(kind, record, metric)
     runs = record.runs[:2] if kind == "divergence" else record.runs
@@ -976,6 +1047,28 @@ def _describe_streams(streams: Sequence[Mapping[str, Any]], look: _Look) -> str:
         verdict = _stream_verdict(stream["numbers"], first, look)
         sentences.append(look.say("about_row", label=_stream_label(stream, look), verdict=verdict))
     return look.say("space").join(sentences)
+
+
+def _pictures_of(record: Record) -> Sequence[Mapping[str, Any]]:
+    pictures: Sequence[Mapping[str, Any]] = record.results.get("pictures", ())
+    if not pictures:
+        raise InputError("plots.no_pictures")
+    return pictures
+
+
+def _describe_pictures(pictures: Sequence[Mapping[str, Any]], look: _Look) -> str:
+    sentences = []
+    for row in pictures:
+        different = len(set(map(tuple, row["images"])))
+        values = {"label": _stream_label(row, look), "gpus": len(row["images"]), "different": different}
+        sentences.append(look.say("about_pictures", **values))
+    return look.say("space").join(sentences)
+
+
+def _dotted(image: Sequence[int]) -> list[str]:
+    """The image as lines of text, a character to the pixel."""
+    size = math.isqrt(len(image))
+    return ["".join(".#"[pixel] for pixel in image[at : at + size]) for at in range(0, size * size, size)]
 
 
 def _rows(steps: Sequence[int], first_step: int | None) -> list[int]:

@@ -39,8 +39,9 @@ def test_both_languages_have_the_same_keys_and_values():
 
 
 def test_chinese_sentences_are_chinese_with_full_width_punctuation():
+    calls = re.compile(r"([\w.]+\([^()]*\)、?)+")  # code reads the same in every language
     for key, sentence in catalog("zh").items():
-        if not key.startswith("argparse."):
+        if not key.startswith("argparse.") and not calls.fullmatch(sentence):
             assert re.search(r"[\u4e00-\u9fff]", sentence) or not re.search(
                 "[a-z]{2}", re.sub(r"\{.*?\}", "", sentence)
             ), key
@@ -74,8 +75,9 @@ def test_every_sentence_is_used():
     together = re.compile(
         r"cli\.(help|about)_|argparse\.|errno\.|ineffective\.|compare\.(fingerprint_|identical$|differ$|unmatched$)|\w+\.about$|plots\.|site\."
     )
-    unused = {key for key in catalog("en") if key not in keys_in_code() and not together.match(key)}
-    assert unused == set()
+    beginnings = tuple(key for key in keys_in_code() if key.endswith("_"))  # of f-strings
+    unused = {key for key in catalog("en") if key not in keys_in_code() and not key.startswith(beginnings)}
+    assert {key for key in unused if not together.match(key)} == set()
 
 
 def test_an_error_says_the_same_in_both_languages_and_survives_pickling():
