@@ -205,13 +205,13 @@ def show_sums(out: Transcript, start: int) -> dict[str, Any]:
         out.say(key, total=repr(total), off=off[key])
     out.say("float_order.squares", squares=[repr(of) for of in squares])
     out.print()
-    rows: dict[str, Any] = {"rows": BATCH, "width": WIDTH}
+    rows: dict[str, Any] = {"rows": BATCH}
+    out.say("float_order.rows", rows=BATCH)
     for name, dtype in PRECISIONS.items():
         alone, batch = alone_and_in_batch(start, dtype)
         rows[name] = int((alone != batch).any(dim=1).sum())
         rows[f"{name}_gap"] = (alone - batch).abs().max().item()
-    out.say("float_order.rows", **rows)
-    out.say("float_order.rows_gap", **rows)
+        out.print(f"  {str(dtype).removeprefix('torch.'):<36}{rows[name]:<20}{rows[f'{name}_gap']:.1e}")
     out.print()
     return {"eight": bare(eight), "many": bare(sums), "off": bare(off), "squares": squares, "rows": rows}
 

@@ -334,7 +334,7 @@ def test_the_noise_of_seeds_is_in_the_record(changed):
     assert changed.results["different"] == distinct_outcomes(changed.runs) == 5
     expected = compare(*changed.runs[:2], seed_runs=others)
     assert changed.results["divergence"] == expected.summary()
-    assert f"differ by {expected.noise_ratio:.2g} times" in "\n".join(lines(changed))
+    assert f"at the last step: {expected.noise_ratio:.2g} times" in "\n".join(lines(changed))
     assert "times what two seeds differ by" in figure_svg("divergence", changed, "en", "wide")
 
 
