@@ -78,6 +78,8 @@ def test_a_record_is_measured_right(lesson, name):
 def test_a_fresh_run_gives_what_is_published(lesson, name, capsys):
     """Claims bit for bit; values within the tolerance between machines; what no seed fixes, not at all."""
     record = published(lesson, name)
+    # Where small differences grow, the record says up to which step they stay below any tolerance.
+    settled = record.results.get("settled")
 
     fresh = load_demo(ROOT, lesson.slug).main([*lesson.experiments[name].split(), "--lang", "en"])
 
@@ -88,7 +90,10 @@ def test_a_fresh_run_gives_what_is_published(lesson, name, capsys):
         assert ours.metrics.keys() == theirs.metrics.keys()
         if ours.seed is not None:
             for metric, values in theirs.metrics.items():
-                assert ours.metrics[metric] == pytest.approx(values, rel=ACROSS_MACHINES), metric
+                assert len(ours.metrics[metric]) == len(values), metric
+                assert ours.metrics[metric][:settled] == pytest.approx(
+                    values[:settled], rel=ACROSS_MACHINES
+                ), metric
 
 
 def test_records_are_small():
