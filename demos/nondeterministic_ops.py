@@ -36,7 +36,7 @@ from repro_tutorial.seeding import make_generator, seed_everything
 CURES = ("none", "algorithms", "one-thread", "embedding")
 THREADS = 2  # the fewest that can race
 USERS, FILMS, WIDTH = 50, 40, 8  # a number of each user and film for each of so many tastes
-RATINGS = 60_000  # so many that both threads meet in every row of the tables, on a busy machine too
+RATINGS = 200_000  # so many that both threads meet in every row of the tables, on a busy machine too
 STEPS, SHOWN_EVERY, SHOWN_RUNS = 20, 4, 2
 LEARNING_RATE = 30.0  # large, since the loss is a mean over many ratings
 LOOKUPS = 200_000  # of the gradients that are counted: one takes long enough for the threads to mix
