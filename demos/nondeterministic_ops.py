@@ -33,7 +33,12 @@ from repro_tutorial.rng_state import isolate_rng
 from repro_tutorial.runs import Record, Recorder, Run
 from repro_tutorial.seeding import make_generator, seed_everything
 
-CURES = ("none", "algorithms", "one-thread", "embedding")
+CURES = {  # and the sentence that names each
+    "none": "nondeterministic_ops.cure_none",
+    "algorithms": "nondeterministic_ops.cure_algorithms",
+    "one-thread": "nondeterministic_ops.cure_one_thread",
+    "embedding": "nondeterministic_ops.cure_embedding",
+}
 THREADS = 2  # the fewest that can race
 USERS, FILMS, WIDTH = 50, 40, 8  # a number of each user and film for each of so many tastes
 RATINGS = 200_000  # so many that both threads meet in every row of the tables, on a busy machine too
@@ -88,7 +93,7 @@ def train(name: str, seed: int, cure: str, device: str) -> Run:
 
 def cure_line(cure: str) -> dict[str, str]:
     """The name of a cure as a line of its own, in every language."""
-    return {"key": "nondeterministic_ops.cure_" + cure.replace("-", "_")}
+    return {"key": CURES[cure]}
 
 
 def cores() -> int:
@@ -243,7 +248,7 @@ def try_operators(out: Transcript, tries: int, device: str) -> dict[str, Any]:
             except RuntimeError as error:
                 row["deterministic"], row["error"] = 0, str(error)
         shown = {"key": "nondeterministic_ops.raises"} if row["error"] else row["deterministic"]
-        tag = {"key": "nondeterministic_ops." + ("draws" if row["seeded"] else "untagged")}
+        tag = {"key": "nondeterministic_ops.draws" if row["seeded"] else "nondeterministic_ops.untagged"}
         out.say("nondeterministic_ops.operator", name=label, tag=tag, **row | {"deterministic": shown})
         rows[label] = row
     out.say("nondeterministic_ops.tags", **tags)
@@ -350,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
         elif options.show == "compile":
             results |= compile_streams(out, options.seed)
         else:
-            cures = CURES if options.cure == "none" else ("none", options.cure)
+            cures = tuple(CURES) if options.cure == "none" else ("none", options.cure)
             results["gradients"] = count_gradients(out, cures, options.tries, device)
     if options.plot:
         from repro_tutorial.plots import plot_runs, save_figure

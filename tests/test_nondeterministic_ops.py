@@ -19,7 +19,7 @@ from repro_tutorial.runs import Record, Run
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "demos" / "nondeterministic_ops.py"
 ops = load_demo(ROOT, "nondeterministic_ops")
-CURED = ops.CURES[1:]
+CURED = [*ops.CURES][1:]
 
 needs_two_cores = pytest.mark.skipif(ops.cores() < 2, reason="threads race on two cores alone")
 
@@ -78,7 +78,7 @@ def test_with_a_cure_the_trainings_are_equal(cure):
 @needs_two_cores
 def test_a_hundred_tries_give_two_gradients_or_more_and_one_with_each_cure(default):
     gradients = default.results["gradients"]
-    assert list(gradients) == list(ops.CURES)
+    assert list(gradients) == [*ops.CURES]
     assert gradients["none"]["table"] >= 2
     assert gradients["none"]["index_put"] >= 2
     for cure in CURED:

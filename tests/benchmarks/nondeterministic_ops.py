@@ -30,7 +30,7 @@ def main(pairs: int = 51) -> None:
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(demo.USERS, (demo.LOOKUPS,), generator=generator)
     weight = torch.randn(demo.LOOKUPS, demo.WIDTH, generator=generator)
-    for cure in demo.CURES[1:]:
+    for cure in [*demo.CURES][1:]:
         ratios = []
         for number in range(pairs):
             order = (cure, "none") if number % 2 else ("none", cure)  # take turns in going first
