@@ -424,7 +424,7 @@ def launch(argv: Sequence[str] | None, options: Any) -> Record:
 
 def main(argv: Sequence[str] | None = None) -> Record:
     """The experiment on virtual GPUs, or with ``--ddp`` the one in real processes."""
-    parser = demo_parser("multi_gpu_seeding", argv, runs=2, seed_left_out=SOURCE_SEED)
+    parser = demo_parser("multi_gpu_seeding", argv, runs=2, seed=SOURCE_SEED)
     parser.option("--gpus", type=count, metavar="N", default=2)
     parser.option("--gpu", metavar="NAME", default="A100")
     parser.option("--ddp", action="store_true")

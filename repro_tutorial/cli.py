@@ -123,7 +123,7 @@ def _translated(message: str, lang: str) -> str:
     return message
 
 
-def seed(given: str) -> int:
+def read_seed(given: str) -> int:
     """A seed from the command line."""
     from repro_tutorial.seeding import check_seed
 
@@ -160,17 +160,15 @@ def language(arguments: Sequence[str]) -> str:
 
 
 def demo_parser(
-    slug: str, argv: Sequence[str] | None, *, runs: int, seed_left_out: int | None = None
+    slug: str, argv: Sequence[str] | None, *, runs: int, seed: int | None = None, device: str = "auto"
 ) -> Parser:
-    """The options that every demo has: seed, runs (by default `runs`), device, plot, json, lang.
-
-    A demo whose claim does not need unseeded runs takes the seed `seed_left_out` where none is given.
-    """
+    """The options that every demo has: seed, runs, device (each with the demo's default), plot, json, lang."""
     parser = Parser(f"{slug}.py", language(sys.argv[1:] if argv is None else argv), f"{slug}.about")
-    about = None if seed_left_out is None else "cli.help_seed_known"
-    parser.option("--seed", type=seed, metavar="N", default=seed_left_out, about=about)
+    about = None if seed is None else "cli.help_seed_fixed"
+    parser.option("--seed", type=read_seed, metavar="N", default=seed, about=about)
     parser.option("--runs", type=count, metavar="N", default=runs)
-    parser.option("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    about = None if device == "auto" else "cli.help_device_fixed"
+    parser.option("--device", choices=("auto", "cpu", "cuda", "mps"), default=device, about=about)
     parser.option("--plot", type=new_plot, metavar="FILE")
     parser.option("--json", type=new_file, metavar="FILE")
     return parser
