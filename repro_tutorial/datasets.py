@@ -84,10 +84,11 @@ TINTS = np.array(
 )
 
 # Each picture has a row of random words: one for each of these, five for each color, the rest for the noise.
-LABEL, COLUMN, ROW, RADIUS, SHEAR, OTHER, OTHER_COLUMN, OTHER_ROW, GRAIN, FIRST_COLOR = range(10)
+LABEL, COLUMN, ROW, RADIUS, SHEAR, OTHER, OTHER_COLUMN, OTHER_ROW, GRAIN, CHANCE, STRAY, FIRST_COLOR = range(12)
 OF_A_COLOR = 5  # slope across, slope down, ground, shape, the other shape
 NUMBERS = FIRST_COLOR + 3 * OF_A_COLOR
 NOISE_WORDS = 3 * SIZE * SIZE // 8  # of 64 bits: a byte for each color of each pixel
+STRAYS = 30  # of 100 pictures show any shape, so that no network can know all labels
 BLOCK = 200  # pictures drawn at once: few enough to stay in the processor's cache
 
 
@@ -128,9 +129,11 @@ def _draw(numbers: npt.NDArray[np.uint64], seed: int) -> tuple[npt.NDArray[np.in
 
     x, y = np.meshgrid(np.arange(SIZE, dtype=np.int16), np.arange(SIZE, dtype=np.int16))
     labels = number(LABEL, 0, CLASSES - 1)
-    v = y - number(ROW, 10, 21)
-    u = x - number(COLUMN, 10, 21) + (v * number(SHEAR, -3, 3) >> 3)
-    shape = _inside(labels, u, v, number(RADIUS, 6, 10))
+    v = y - number(ROW, 12, 19)
+    u = x - number(COLUMN, 12, 19) + (v * number(SHEAR, -3, 3) >> 3)
+    stray = number(CHANCE, 1, 100) <= STRAYS
+    kinds = np.where(stray, number(STRAY, 0, CLASSES - 1), labels)
+    shape = _inside(kinds, u, v, number(RADIUS, 8, 11))
     small = x - number(OTHER_COLUMN, 0, 31), y - number(OTHER_ROW, 0, 31)
     other = _inside(number(OTHER, 0, CLASSES - 1), *small, np.full((count, 1, 1), 4, dtype=np.int16))
     grain = number(GRAIN, 2, 4)
@@ -141,7 +144,7 @@ def _draw(numbers: npt.NDArray[np.uint64], seed: int) -> tuple[npt.NDArray[np.in
         plane += (y - 16) * number(own + 1, -4, 4)
         plane >>= 2
         plane += number(own + 2, 60, 195) + TINTS[labels[:, 0, 0], color, None, None]
-        plane += shape * number(own + 3, -60, 60)
+        plane += shape * number(own + 3, -100, 100)
         plane += other * number(own + 4, -40, 40)
         plane += noise[:, color].astype(np.int16) >> grain
         pixels[..., color] = np.clip(plane, 0, 255, out=plane)
@@ -334,8 +337,8 @@ def _md5(path: Path) -> str | None:
 def _fetch(url: str, part: Path) -> None:
     """Fetch what `part` lacks of `url`."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
+        request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
         answer = urllib.request.urlopen(request, timeout=WAIT)
     except urllib.error.HTTPError as error:
         error.close()
