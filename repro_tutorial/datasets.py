@@ -69,16 +69,16 @@ SHAPES: tuple[Callable[[Coordinates, Coordinates, Coordinates], Mask], ...] = (
 # What each class adds to red, green and blue of the ground: a cue, as the sea is for ships, and no proof.
 TINTS = np.array(
     [
-        (30, 30, 30),
-        (-30, -30, -30),
-        (30, -10, -10),
-        (-10, 30, -10),
-        (-10, -10, 30),
-        (-30, 10, 10),
-        (10, -30, 10),
-        (10, 10, -30),
-        (24, 0, -24),
-        (-24, 0, 24),
+        (40, 40, 40),
+        (-40, -40, -40),
+        (40, -13, -13),
+        (-13, 40, -13),
+        (-13, -13, 40),
+        (-40, 13, 13),
+        (13, -40, 13),
+        (13, 13, -40),
+        (32, 0, -32),
+        (-32, 0, 32),
     ],
     dtype=np.int16,
 )
@@ -88,7 +88,7 @@ LABEL, COLUMN, ROW, RADIUS, SHEAR, OTHER, OTHER_COLUMN, OTHER_ROW, GRAIN, CHANCE
 OF_A_COLOR = 5  # slope across, slope down, ground, shape, the other shape
 NUMBERS = FIRST_COLOR + 3 * OF_A_COLOR
 NOISE_WORDS = 3 * SIZE * SIZE // 8  # of 64 bits: a byte for each color of each pixel
-STRAYS = 30  # of 100 pictures show any shape, so that no network can know all labels
+STRAYS = 33  # of 100 pictures show any shape, so that no network can know all labels
 BLOCK = 200  # pictures drawn at once: few enough to stay in the processor's cache
 
 
@@ -144,7 +144,7 @@ def _draw(numbers: npt.NDArray[np.uint64], seed: int) -> tuple[npt.NDArray[np.in
         plane += (y - 16) * number(own + 1, -4, 4)
         plane >>= 2
         plane += number(own + 2, 60, 195) + TINTS[labels[:, 0, 0], color, None, None]
-        plane += shape * number(own + 3, -100, 100)
+        plane += shape * number(own + 3, -120, 120)
         plane += other * number(own + 4, -40, 40)
         plane += noise[:, color].astype(np.int16) >> grain
         pixels[..., color] = np.clip(plane, 0, 255, out=plane)

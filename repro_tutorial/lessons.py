@@ -107,11 +107,14 @@ def record_lesson(root: Path, lesson: Lesson, names: Collection[str] = ()) -> No
     """
     demo = load_demo(root, lesson.slug)
     path = root / lesson.record()
-    experiments = json.loads(path.read_text(encoding="utf-8"))["experiments"] if path.is_file() else {}
+    fresh = {}
     for name in names or lesson.experiments:
         record: Record = demo.main([*lesson.recorded()[name].split(), "--lang", "en"])
-        experiments[name] = record.to_json()
-        del experiments[name]["format_version"]
+        fresh[name] = record.to_json()
+        del fresh[name]["format_version"]
+    # Read only now: another process may have recorded another experiment while this one ran.
+    published = json.loads(path.read_text(encoding="utf-8"))["experiments"] if path.is_file() else {}
+    experiments = published | fresh
     experiments = {name: experiments[name] for name in lesson.recorded() if name in experiments}
     data = {"format_version": FORMAT_VERSION, "lesson": lesson.slug, "experiments": experiments}
     path.parent.mkdir(parents=True, exist_ok=True)

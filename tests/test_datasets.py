@@ -132,7 +132,7 @@ def test_the_data_set_in_memory_gives_what_torchvisions_gives(tmp_path, monkeypa
     for (image, label), (other, their_label) in zip(map(ours.__getitem__, range(20)), theirs, strict=False):
         assert (image == other).all()
         assert label == their_label
-    assert "Datapoints: 20" in repr(ours)
+    assert "Number of datapoints: 20" in repr(ours)
 
 
 def test_data_with_another_checksum_is_refused_unless_asked_for(tmp_path):
