@@ -26,6 +26,6 @@ site: ## build the site into site/
 	mkdocs build --strict
 
 benchmarks: ## measure the ratios that CONTRIBUTING.md states
-	python tests/benchmarks/line_fit.py && python tests/benchmarks/virtual_cuda.py
+	python tests/benchmarks/line_fit.py && python tests/benchmarks/virtual_cuda.py && python tests/benchmarks/cifar_cudnn.py
 
 .PHONY: help install format check test records stamp site benchmarks
