@@ -397,7 +397,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
     fingerprint = fingerprint_state_dict({"pixels": pictures.pixels, "labels": pictures.labels})
     names = ("seed", "runs", "steps", "shuffle", "workers", "threads", "deterministic", "algorithms")
     settings = {name: getattr(options, name) for name in names}
-    settings |= {"device": device, "data": fingerprint, "torch": torch.__version__}
+    settings |= {"device": device, "data": fingerprint, "torch": str(torch.__version__)}
     # A caller's generators and switches stay where they are.
     with isolate_rng(), chosen_switches(options):
         training = Training(pictures, options, device)

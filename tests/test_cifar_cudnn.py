@@ -156,11 +156,6 @@ def test_the_shuffles_differ_in_their_order_and_in_nothing_else(seeded):
     assert bits(old) != bits(seeded)
 
 
-def test_the_sampler_has_nine_lines():
-    source = re.search(r"class LegacyShuffle.*?(?=\n\n\n)", DEMO.read_text(encoding="utf-8"), re.DOTALL)[0]
-    assert sum(bool(line.strip()) for line in source.splitlines()) == 8 + 1  # with its docstring
-
-
 def test_bytes_become_the_numbers_of_totensor_and_normalize():
     """All 256 of them; times 1/255 instead of divided by 255 would be other bits."""
     from torchvision.transforms import Normalize
