@@ -84,7 +84,9 @@ TINTS = np.array(
 )
 
 # Each picture has a row of random words: one for each of these, five for each color, the rest for the noise.
-LABEL, COLUMN, ROW, RADIUS, SHEAR, OTHER, OTHER_COLUMN, OTHER_ROW, GRAIN, CHANCE, STRAY, FIRST_COLOR = range(12)
+LABEL, COLUMN, ROW, RADIUS, SHEAR, OTHER, OTHER_COLUMN, OTHER_ROW, GRAIN, CHANCE, STRAY, FIRST_COLOR = range(
+    12
+)
 OF_A_COLOR = 5  # slope across, slope down, ground, shape, the other shape
 NUMBERS = FIRST_COLOR + 3 * OF_A_COLOR
 NOISE_WORDS = 3 * SIZE * SIZE // 8  # of 64 bits: a byte for each color of each pixel

@@ -75,14 +75,16 @@ def test_runs_differ_without_a_seed():
     record = cifar.main(SHORT)
     assert record.results["different"] == 2
     assert record.results["first_batch"] == 1
-    assert any(line.startswith("2 runs, 2 different: part at batch 1; largest gap") for line in lines(record))
+    assert any(
+        line.startswith("2 runs, 2 different: part at batch 1; lines differ by") for line in lines(record)
+    )
     assert "Run 1 of 2, no seed" in lines(record)
 
 
 def test_runs_repeat_with_a_seed(seeded):
     assert seeded.results["different"] == len(bits(seeded)) == 1
     assert seeded.results["first_batch"] is None
-    said = "2 runs: identical bit for bit, in the loss of each of 12 batches and in every weight"
+    said = "2 runs: identical bit for bit (12 losses each, and all weights)"
     assert said in lines(seeded)
 
 
@@ -182,7 +184,7 @@ def test_on_a_cpu_the_switches_change_nothing(switch, seeded):
     assert shows["deterministic_algorithms"] is (switch == "--algorithms")
     assert shows["cublas_workspace_config"] == (":4096:8" if switch == "--algorithms" else None)
     on, off = ("False", "True") if switch == "--no-deterministic" else ("True", "False")
-    said = f"cuDNN is not in use on device cpu: cudnn.deterministic = {on} and cudnn.benchmark = {off} did nothing"
+    said = f"No cuDNN on cpu: deterministic = {on}, benchmark = {off} did nothing"
     assert lines(record)[-1] == said
 
 
@@ -358,7 +360,7 @@ def test_a_file_that_is_no_checkpoint_is_left_alone(content, tmp_path):
 
 def test_the_output_has_the_format_of_the_source(seeded):
     said = lines(seeded)
-    assert said[0].startswith("Data: 50,000 drawn pictures of ten shapes, no CIFAR-10")
+    assert said[0].startswith("Data: 50,000 drawn pictures of ten shapes, not CIFAR-10")
     losses = seeded.runs[0].metrics["loss"]
     table = [f"[1, {step}] loss: {loss:.3f}" for step, loss in zip((3, 6, 9, 12), losses, strict=True)]
     assert said[1:9] == ["Run 1 of 2, seed 3", "Device: cpu", *table, "Finished Training", ""]
