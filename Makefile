@@ -26,6 +26,6 @@ site: ## build the site into site/
 	mkdocs build --strict
 
 benchmarks: ## measure the ratios that CONTRIBUTING.md states
-	python tests/benchmarks/line_fit.py && python tests/benchmarks/virtual_cuda.py && python tests/benchmarks/nondeterministic_ops.py
+	for one in tests/benchmarks/*.py; do python $$one || exit 1; done
 
 .PHONY: help install format check test records stamp site benchmarks

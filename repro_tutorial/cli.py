@@ -30,6 +30,9 @@ from repro_tutorial.runs import Record, Run, check_new, dump, is_clock, read_run
 
 T = TypeVar("T")
 
+# Options with a value that say where things lie or how they are told, not what is run.
+UNRECORDED = ("--json", "--plot", "--lang", "--checkpoint", "--data-dir", "--mirror")
+
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -211,7 +214,8 @@ def make_record(
 ) -> Record:
     """What a demo did, as a record; written to the file that ``--json`` names, if it does.
 
-    The record's command leaves out what does not change the runs: ``--json``, ``--plot``, ``--lang``.
+    The record's command leaves out what does not change the runs, such as ``--json`` and ``--lang``, and
+    with it the names of folders and hosts.
     """
     from repro_tutorial.environment import describe_environment
 
@@ -230,14 +234,14 @@ def make_record(
 
 
 def without_outputs(argv: Sequence[str] | None) -> list[str]:
-    """The arguments of a demo less those that do not change its runs: ``--json``, ``--plot``, ``--lang``."""
+    """The arguments of a demo less those that do not change its runs, such as ``--json`` and ``--lang``."""
     kept: list[str] = []
     arguments = list(sys.argv[1:] if argv is None else argv)
     while arguments:
         argument = arguments.pop(0)
-        if argument in ("--json", "--plot", "--lang"):
+        if argument in UNRECORDED:
             arguments.pop(0)
-        elif not argument.startswith(("--json=", "--plot=", "--lang=")):
+        elif not argument.startswith(tuple(f"{name}=" for name in UNRECORDED)):
             kept.append(argument)
     return kept
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from repro_tutorial.divergence import compare, distinct_outcomes
-from repro_tutorial.lessons import Lesson, find_root, load_demo, load_lessons
+from repro_tutorial.lessons import Lesson, find_root, load_demo, load_lessons, main as record_main
 from repro_tutorial.messages import InputError
 from repro_tutorial.runs import Record, load_experiments
 
@@ -58,17 +58,20 @@ def test_a_demo_begins_with_its_claim_and_its_command(lesson):
 EXPERIMENTS = [
     pytest.param(lesson, name, id=f"{lesson.slug}-{name}") for lesson in READY for name in lesson.experiments
 ]
+# Nobody reruns these whole: they take minutes, or data that not everybody has. Their lesson's own test file reruns
+# the first part.
+SLOW = [pytest.param(lesson, name, id=f"{lesson.slug}-{name}") for lesson in READY for name in lesson.slow]
 
 
 def published(lesson: Lesson, name: str) -> Record:
     return load_experiments(ROOT / lesson.record())[name]
 
 
-@pytest.mark.parametrize(("lesson", "name"), EXPERIMENTS)
+@pytest.mark.parametrize(("lesson", "name"), EXPERIMENTS + SLOW)
 def test_a_record_is_measured_right(lesson, name):
     """Every published divergence, recomputed from the published runs."""
     record = published(lesson, name)
-    assert record.command == f"python demos/{lesson.slug}.py {lesson.experiments[name]}".strip()
+    assert record.command == f"python demos/{lesson.slug}.py {lesson.recorded()[name]}".strip()
     assert record.results["different"] == distinct_outcomes(record.runs)
     if len(record.runs) == 2 and "divergence" in record.results:
         assert record.results["divergence"] == compare(*record.runs).summary()
@@ -94,6 +97,39 @@ def test_a_fresh_run_gives_what_is_published(lesson, name, capsys):
                 assert ours.metrics[metric][:settled] == pytest.approx(
                     values[:settled], rel=ACROSS_MACHINES
                 ), metric
+
+
+def test_a_record_holds_what_the_manifest_names():
+    for lesson in READY:
+        assert load_experiments(ROOT / lesson.record()).keys() == lesson.recorded().keys(), lesson.slug
+
+
+def test_slow_experiments_are_recorded_one_by_one_and_kept(tmp_path, monkeypatch):
+    """`make records` runs the quick ones and leaves the slow one as it was."""
+    (tmp_path / "demos").mkdir()
+    demo = """
+from repro_tutorial.runs import Record, Run
+
+def main(argv):
+    print("ran", *argv[:-2])
+    return Record("x", " ".join(argv[:-2]), "2026-11-30", {}, (Run("a", 3, {"loss": (1.0,)}),), {}, ())
+"""
+    (tmp_path / "demos" / "x.py").write_text(demo)
+    row = 'slug = "x"\ntitle = {}\nclaim = {}\nexperiments = { quick = "--q" }\nslow = { long = "--l" }'
+    (tmp_path / "demos" / "lessons.toml").write_text(f"[[lesson]]\n{row}\n")
+    monkeypatch.setattr("repro_tutorial.lessons.find_root", lambda: tmp_path)
+    path = tmp_path / "docs" / "assets" / "records" / "x.cpu.json"
+    record_main(["x:long"])
+    assert list(load_experiments(path)) == ["long"]
+    record_main([])
+    record_main(["x"])
+    assert {name: one.command for name, one in load_experiments(path).items()} == {
+        "quick": "--q",
+        "long": "--l",
+    }
+    for wrong in ("y", "x:other", "y:long"):
+        with pytest.raises(InputError, match="there is no such lesson; there are x, x:long"):
+            record_main([wrong])
 
 
 def test_records_are_small():

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "repro_tutorial"
 # Bottom to top: a module imports from earlier lines alone.
 ORDER = [
     ["messages"],
-    ["determinism", "rng_state", "fingerprint", "virtual_cuda", "processes"],
+    ["determinism", "rng_state", "fingerprint", "virtual_cuda", "datasets", "checkpoint", "processes"],
     ["seeding", "environment"],
     ["runs"],
     ["divergence", "lessons"],
