@@ -354,7 +354,7 @@ def test_a_record_without_pictures_is_refused(two_ranks):
         plot_pictures([])
 
 
-@pytest.mark.parametrize(("lang", "shown"), [("en", "world size 2"), ("zh", "2 个 rank")])
+@pytest.mark.parametrize(("lang", "shown"), [("en", "world size 2"), ("zh", "用 2 个进程")])
 def test_ranks_and_world_sizes_are_named_in_the_figure(two_ranks, lang, shown):
     cut = Record(**{**vars(two_ranks), "runs": two_ranks.runs[10:]})
     assert shown in figure_svg("divergence", cut, lang, "wide")
