@@ -43,7 +43,7 @@ STEPS = 2_000  # batches of a short run
 FULL_STEPS = 25_000  # the source's two epochs of 12,500 batches
 ROW = 2_000  # batches in the mean that a line prints; fewer in a short run, so that it has four lines
 SAVE_EVERY = 1_000  # batches between two checkpoints
-MOST_WORKERS = 32
+MOST_WORKERS, MOST_THREADS = 32, 256  # PyTorch does not survive a hundred thousand threads
 # The source has float32. Its rounding belongs to the processor, and after thousands of batches it shows in the
 # printed digits; a full run has float64, whose rounding does not.
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -277,7 +277,9 @@ def restore(path: Path | None, settings: Mapping[str, Any], lang: str) -> dict[s
     if path is None or not path.exists():
         return {}
     saved = load_checkpoint(path)
-    others = saved.get("settings", {})
+    others = saved.get("settings")
+    if not isinstance(others, dict) or not saved.keys() >= {"finished", "training"}:
+        raise InputError("checkpoint.unreadable", file=path)
     names = [name for name, value in settings.items() if others.get(name) != value]
     if names:
         raise InputError("cifar_cudnn.other_settings", file=path, names=names)
@@ -363,6 +365,13 @@ def worker_count(given: str) -> int:
     return int(given)
 
 
+def thread_count(given: str) -> int:
+    """A number of threads from the command line."""
+    if not given.strip().isdecimal() or not 1 <= int(given) <= MOST_THREADS:
+        raise InputError("cifar_cudnn.bad_threads", given=repr(given), most=MOST_THREADS)
+    return int(given)
+
+
 def checkpoint_file(given: str) -> Path:
     """The path of a checkpoint: one that is there, or that can be made."""
     if not Path(given).exists():
@@ -379,7 +388,7 @@ def add_options(parser: Parser) -> None:
     parser.option("--deterministic", action=on_or_off, default=True)
     parser.option("--algorithms", action="store_true")
     parser.option("--dtype", choices=DTYPES)
-    parser.option("--threads", type=count, metavar="N", default=1)
+    parser.option("--threads", type=thread_count, metavar="N", default=1)
     parser.option("--workers", type=worker_count, metavar="N")
     parser.option("--checkpoint", type=checkpoint_file, metavar="FILE")
     parser.option("--data", choices=("cifar10", "synthetic"))

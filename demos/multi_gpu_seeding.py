@@ -393,6 +393,8 @@ def rank_main(argv: Sequence[str] | None, options: Any) -> Record:
     """What each process does that torchrun has started. Rank 0 alone prints and writes."""
     here, local_rank = (int(os.environ[name]) for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
     on_gpus = options.device in ("auto", "cuda") and torch.cuda.device_count() >= here
+    if options.device == "cuda" and not on_gpus:
+        raise InputError("multi_gpu_seeding.few_gpus", ranks=here, gpus=torch.cuda.device_count())
     if on_gpus:
         torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl" if on_gpus else "gloo", timeout=timedelta(seconds=60))
@@ -431,9 +433,11 @@ def main(argv: Sequence[str] | None = None) -> Record:
     parser.option("--port", type=count, metavar="N")
     options = parser.parse_args(argv)
     VirtualCluster(options.gpus, options.gpu)  # bad values are told before any work
-    if options.ddp:
-        return rank_main(argv, options) if dist.is_torchelastic_launched() else launch(argv, options)
     device = choose_device(options.device)
+    if options.ddp:
+        if device == "mps":
+            raise InputError("multi_gpu_seeding.no_mps")
+        return rank_main(argv, options) if dist.is_torchelastic_launched() else launch(argv, options)
     warn_of_newer_torch()
     with isolate_rng():  # a caller's generators stay where they are
         return gpu_main(argv, options, device)

@@ -323,7 +323,9 @@ def download_cifar10(folder: Path, url: str | None = None) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError("datasets.not_a_folder", folder=folder)
     if (folder / FOLDER).exists():
-        return
+        if all((folder / FOLDER / name).is_file() for name, _ in CIFAR10.train_list):
+            return
+        raise InputError("datasets.half_a_folder", folder=folder / FOLDER)
     part = folder / f"{CIFAR10.filename}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,18 @@
-"""Start processes that end when we do: PyTorch's launcher, with a time limit, cleaned up after whatever happens."""
+"""Start processes that end when we do: PyTorch's launcher, with a time limit, stopped after whatever can be noticed."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from repro_tutorial.messages import InputError, Line
 
@@ -23,7 +27,7 @@ def run_torchrun(
 
     They meet at `port` of this machine, a free one where none is given, and what they print is not shown.
     All of them are stopped when `limit` (seconds) is over, when one of them fails, and when this process is
-    interrupted.
+    interrupted or asked to end; not when it is killed, which no process notices.
 
     Raises:
         InputError: the port is in use, a rank raised or died (the line says which, and of what), or the time
@@ -36,7 +40,8 @@ def run_torchrun(
     with tempfile.TemporaryDirectory() as folder:
         failure, errors = Path(folder, "failure.json"), Path(folder, "errors.txt")
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-        command += ["--master-addr=127.0.0.1", f"--master-port={_free_port(port)}", str(script), *arguments]
+        command += ["--master-addr=127.0.0.1", f"--master-port={_free_port(port)}", f"--log-dir={folder}"]
+        command += [str(script), *arguments]
         # One thread for each rank, since they share the cores: torchrun would set that too, with a warning.
         environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"TORCHELASTIC_ERROR_FILE": str(failure)}
         for (
@@ -44,7 +49,7 @@ def run_torchrun(
         ) in LOOPBACK:  # gloo would look for an interface by the name of the host, which may not resolve
             if name in (found for _, found in socket.if_nameindex()):
                 environment.setdefault("GLOO_SOCKET_IFNAME", name)
-        with errors.open("wb") as stream:
+        with errors.open("wb") as stream, _ended_by_signals():
             # A session of its own: Ctrl-C reaches this process alone, which then stops the others in order.
             launcher = subprocess.Popen(
                 command,
@@ -63,6 +68,28 @@ def run_torchrun(
         if code:
             problem = _problem(failure, errors.read_text("utf-8", errors="replace"), code)
             raise InputError("processes.failed", script=script.name, ranks=ranks, problem=problem)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """In the block, a request to end (SIGTERM) and a closed terminal (SIGHUP) raise, so that ``finally`` is run.
+
+    Outside the main thread, where Python lets nobody handle signals, they act as always.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kinds = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {kind: signal.signal(kind, leave) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:

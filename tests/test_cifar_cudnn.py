@@ -343,7 +343,19 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
             cifar.main([*SHORT, "--seed", "3", "--checkpoint", str(path)])
     with pytest.raises(InputError, match="it was made with other values of seed, shuffle; give the same"):
         cifar.main([*SHORT, "--seed", "4", "--shuffle", "torch-1.6", "--checkpoint", str(path)])
-    assert load_checkpoint(path)["settings"]["seed"] == 3
+    settings = load_checkpoint(path)["settings"]
+    assert settings["seed"] == 3
+    for name in settings:  # each of them changes the run
+        with pytest.raises(InputError, match=f"it was made with other values of {name}; give the same"):
+            cifar.restore(path, settings | {name: "other"}, "en")
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "run.pt"
+    for state in ({"settings": 3}, {"settings": {}}, {"net": torch.ones(1)}):
+        save_checkpoint(path, state)
+        with pytest.raises(InputError, match=r"run\.pt"):
+            cifar.restore(path, {}, "en")
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04cut"], ids=["empty", "text", "cut"])
@@ -424,7 +436,8 @@ BAD = [
     (["--workers", "500"], "cannot load with '500' worker processes: give a whole number from 0 to 32"),
     (["--workers", "two"], "cannot load with 'two' worker processes"),
     (["--steps", "0"], "argument --steps: needs a whole number from 1, but was given '0'"),
-    (["--threads", "0"], "argument --threads: needs a whole number from 1, but was given '0'"),
+    (["--threads", "0"], "cannot compute with '0' threads: give a whole number from 1 to 256"),
+    (["--threads", "100000"], "cannot compute with '100000' threads: give a whole number from 1 to 256"),
     (["--runs", "0"], "argument --runs: needs a whole number from 1, but was given '0'"),
     (["--seed", "-1"], "cannot seed with -1: a seed is a whole number from 0 to 4294967295"),
     (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),

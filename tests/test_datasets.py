@@ -299,6 +299,14 @@ def test_corrupt_bytes_are_removed_and_nothing_is_unpacked(server, archive, tmp_
     server.data = archive
     download_cifar10(tmp_path / "data", server.url)
     assert load_cifar10(tmp_path / "data").verified
+    assert (tmp_path / "data" / FOLDER).stat().st_mode & 0o777 == 0o755, "others may read it"
+
+
+def test_half_a_folder_is_told_not_taken_for_a_whole_one(server, tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    with pytest.raises(InputError, match="it exists and lacks files of CIFAR-10; remove it first"):
+        download_cifar10(tmp_path, server.url)
+    assert server.ranges == []
 
 
 def test_a_part_longer_than_the_archive_is_removed(server, archive, tmp_path):

@@ -283,6 +283,7 @@ BAD = [
     (["--gpu", "B1"], "cannot make a virtual GPU: there is no GPU 'B1' in the table; it has K80, P100"),
     (["--seed", "-1"], "cannot seed with -1: a seed is a whole number from 0 to 4294967295"),
     (["--seed", str(2**64)], f"cannot seed with {2**64}: a seed is a whole number from 0 to 4294967295"),
+    (["--ddp", "--device", "mps"], "cannot compute on mps: PyTorch finds no such device here"),
     (["--runs", "0"], "argument --runs: needs a whole number from 1, but was given '0'"),
     (["--port", "0", "--ddp"], "argument --port: needs a whole number from 1, but was given '0'"),
     (

@@ -282,3 +282,10 @@ def test_the_example_on_the_page_prints_what_it_says(lang):
     code = re.sub(r"^ {4}", "", block, flags=re.MULTILINE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"`{done.stdout.strip()}`" in page
+
+
+def test_what_the_page_says_of_cuda_is_what_the_documentation_says():
+    """No GPU here: the page quotes the list, and these two must stand in it."""
+    _, _, throwing = torch.use_deterministic_algorithms.__doc__.partition("operations will throw")
+    for name in ("torch.nn.functional.interpolate", "torch.histc"):
+        assert f"`{name}`" in throwing

@@ -83,23 +83,35 @@ def test_the_time_limit_stops_all(script, tmp_path):
 
 
 @needs_proc
-def test_an_interrupt_stops_all(script, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_an_interrupt_stops_all_and_leaves_nothing(number, script, tmp_path):
+    """Ctrl-C, a request to end, a closed terminal; the first goes to the whole group, as from a terminal."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     code = f"""
 from pathlib import Path
 from repro_tutorial.processes import run_torchrun
 run_torchrun(Path({str(script)!r}), ["sleep", {str(tmp_path)!r}], ranks=2)
 """
-    ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    ours = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
     deadline = time.monotonic() + 60
     while len(started(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     ranks = started(tmp_path)
     assert len(ranks) == 2
     assert all(map(running, ranks))
-    ours.send_signal(signal.SIGINT)
+    os.killpg(ours.pid, number)
     _, errors = ours.communicate(timeout=60)
-    assert "KeyboardInterrupt" in errors
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+    assert ours.returncode != 0
     assert not any(map(running, ranks))
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_script_that_is_not_there_is_told(tmp_path):
