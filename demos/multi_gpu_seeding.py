@@ -270,9 +270,10 @@ def train(
     # Equal on all ranks, each of which takes its part; left out, it is 0, whatever else is seeded.
     sampler = DistributedSampler(mine, world, rank, seed=0 if method == "none" else seed)
     loader = DataLoader(mine, GLOBAL_BATCH // world, sampler=sampler)
-    losses, noises = [], []
+    losses, noises, orders = [], [], []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
+        orders.append([order[place] for place in sampler])
         for inputs, target in loader:
             noise = (
                 0.1 * torch.randn(inputs.shape, device=device) if random else torch.zeros(1, device=device)
@@ -291,6 +292,7 @@ def train(
         "initial": initial,
         "masks": masks,
         "noises": noises,
+        "orders": orders,
         "final": fingerprint_state_dict(model.state_dict()),
     }
 
@@ -324,6 +326,8 @@ def gather(facts: dict[str, Any], seed: int | None, name: str) -> tuple[list[Run
         "masks": sum(len(set(step)) == 1 for step in zip(*(of["masks"] for of in ranks), strict=True)),
         "noises": sum(len(set(step)) == 1 for step in zip(*(of["noises"] for of in ranks), strict=True)),
         "steps": len(ranks[0]["losses"]),
+        "same_places": sum(a == b for a, b in zip(*ranks[0]["orders"][:2], strict=True)),
+        "taken_twice": TRAINED - len({sample for of in ranks for sample in of["orders"][0]}),
         "weights": ranks[0]["final"][:8],
     }
     return runs, common

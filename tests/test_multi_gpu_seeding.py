@@ -226,6 +226,12 @@ def test_the_losses_fall(two_ranks):
     assert all(run.metrics["loss"][-1] < run.metrics["loss"][0] for run in two_ranks.runs)
 
 
+def test_in_the_trainings_epochs_have_another_order_and_ranks_other_samples(two_ranks):
+    for name, of in two_ranks.results["methods"].items():
+        assert of["same_places"] < 10, name
+        assert (of["taken_twice"] == 0) == (name in ("same", "same_then_own")), "two splits overlap"
+
+
 @pytest.mark.parametrize("seed", [0, 42])
 def test_the_forgotten_set_epoch_repeats_the_order(seed):
     assert multi_gpu_seeding.same_places(False, seed) == 48
