@@ -255,7 +255,7 @@ def make_runs(training: Training, settings: Mapping[str, Any], out: Transcript) 
                     tell("cifar_cudnn.saved", whole, out.lang)
 
         for number in range(1, options.runs + 1):
-            key = "cifar_cudnn.run_unseeded" if options.seed is None else "cifar_cudnn.run_seeded"
+            key = "demo.run_unseeded" if options.seed is None else "demo.run_seeded"
             out.say(key, number=number, runs=options.runs, seed=options.seed)
             out.print(f"Device: {training.device}")
             if number > len(finished):
@@ -306,7 +306,7 @@ def judge(out: Transcript, runs: Sequence[Run], losses: Sequence[torch.Tensor]) 
     results: dict[str, Any] = {"runs": len(runs), "different": distinct_outcomes(runs)}
     results["batches"] = len(losses[0])
     if len(runs) == 1:
-        out.say("cifar_cudnn.one_run")
+        out.say("demo.one_run")
         return results
     partings = [int(batch) + 1 for other in losses[1:] for batch in torch.nonzero(losses[0] != other)[:1]]
     divergences = [compare(runs[0], other) for other in runs[1:]]
@@ -318,7 +318,7 @@ def judge(out: Transcript, runs: Sequence[Run], losses: Sequence[torch.Tensor]) 
         told = {"runs": len(runs), "different": results["different"], "batch": min(partings)}
         out.say("cifar_cudnn.part", **told, gap=widest.max_abs, step=widest.max_abs_step)
     else:
-        out.say("cifar_cudnn.weights_differ", runs=len(runs))
+        out.say("demo.weights_differ", runs=len(runs))
     return results
 
 

@@ -228,7 +228,7 @@ def judge(out: Transcript, runs: Sequence[Run], others: Sequence[Run]) -> dict[s
     results: dict[str, Any] = {"runs": len(runs), "orders": different}
     results["different"] = distinct_outcomes([*runs, *others])
     if len(runs) == 1:
-        out.say("float_order.one_run")
+        out.say("demo.one_run")
         return results
     first, second = (run.metrics["loss"] for run in runs[:2])
     divergence = compare(*runs[:2], seed_runs=others)
@@ -241,9 +241,9 @@ def judge(out: Transcript, runs: Sequence[Run], others: Sequence[Run]) -> dict[s
     results["divergence"] = divergence.summary()
     results["first_gap"] = next((gap for gap in divergence.gap if gap), 0.0)
     if different == 1:
-        out.say("float_order.identical", runs=len(runs))
+        out.say("demo.identical", runs=len(runs))
     else:
-        out.say("float_order.part", runs=len(runs), different=different, step=divergence.first_step)
+        out.say("demo.part", runs=len(runs), different=different, step=divergence.first_step)
     out.say("float_order.gap", gap=divergence.max_abs, step=divergence.max_abs_step)
     ratio = f"{divergence.noise_ratio:.2g}" if divergence.noise_ratio is not None else "-"
     out.say("float_order.noise", ratio=ratio, seeds=len(others))

@@ -106,7 +106,7 @@ def equal(a: Sequence[float], b: Sequence[float]) -> int:
 def show(out: Transcript, runs: Sequence[Run]) -> None:
     """The first numbers of the first runs, a column for each generator."""
     for number, drawn in enumerate(runs[:SHOWN_RUNS], start=1):
-        key = "generators.run_unseeded" if drawn.seed is None else "generators.run_seeded"
+        key = "demo.run_unseeded" if drawn.seed is None else "demo.run_seeded"
         out.say(key, number=number, runs=len(runs), seed=drawn.seed)
         out.print("random      NumPy       torch, CPU  torch, CUDA*")
         for row in list(zip(*drawn.metrics.values(), strict=True))[:SHOWN]:
@@ -118,9 +118,9 @@ def judge(out: Transcript, runs: Sequence[Run]) -> dict[str, Any]:
     """Say whether the runs drew the same numbers."""
     different = distinct_outcomes(runs)
     if len(runs) == 1:
-        out.say("generators.one_run")
+        out.say("demo.one_run")
     elif different == 1:
-        out.say("generators.identical", runs=len(runs))
+        out.say("demo.identical", runs=len(runs))
     else:
         first, second = ([*chain(*of.metrics.values())] for of in runs[:2])
         agree = {"same": equal(first, second), "numbers": len(first)}
@@ -136,7 +136,7 @@ def check_device(out: Transcript, device: str, gpu: str, start: int, numbers: Se
         agree = equal(torch.rand(DRAWN, device=device).tolist(), numbers)
         out.say("generators.device", name=torch.cuda.get_device_name(), agree=agree, drawn=DRAWN)
     else:
-        out.say("generators.no_device")
+        out.say("demo.no_device")
     out.print()
 
 

@@ -12,8 +12,7 @@ from statistics import median
 
 import torch
 
-from repro_tutorial.cli import choose_device, count, demo_parser, make_record, progress, run
-from repro_tutorial.divergence import compare, distinct_outcomes
+from repro_tutorial.cli import choose_device, count, demo_parser, judge_runs, make_record, progress, run
 from repro_tutorial.fingerprint import fingerprint_state_dict
 from repro_tutorial.messages import Transcript
 from repro_tutorial.rng_state import isolate_rng
@@ -75,23 +74,8 @@ def show(out: Transcript, run: Run, device: str) -> None:
 
 
 def judge(out: Transcript, runs: Sequence[Run]) -> dict[str, object]:
-    """Say whether the runs agree, where they part and how far; the same as numbers."""
-    results: dict[str, object] = {"runs": len(runs), "different": distinct_outcomes(runs)}
-    if len(runs) == 1:
-        out.say("line_fit.one_run")
-        return results
-    divergences = [compare(runs[0], other) for other in runs[1:]]
-    widest = max(divergences, key=lambda divergence: divergence.max_abs)
-    results["divergence"] = widest.summary()
-    partings = [one.first_step for one in divergences if one.first_step is not None]
-    if results["different"] == 1:
-        out.say("line_fit.identical", runs=len(runs))
-    elif partings:
-        out.say("line_fit.part", runs=len(runs), different=results["different"], step=min(partings))
-        key = "line_fit.gap" if len(runs) == 2 else "line_fit.gap_to_first"
-        out.say(key, gap=widest.max_abs, step=widest.max_abs_step)
-    else:
-        out.say("line_fit.weights_differ", runs=len(runs))
+    """Say whether the runs agree and, of many, how widely they end; the same as numbers."""
+    results = judge_runs(out, runs)
     if len(runs) > SHOWN_RUNS:
         last = sorted(run.metrics["loss"][-1] for run in runs)
         results["last"] = {"lowest": last[0], "median": median(last), "highest": last[-1]}
@@ -130,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
     with isolate_rng():  # a caller's generators stay where they are
         for number in range(1, shown + 1):
             runs.append(fit(f"run {number}", options.seed, options.steps, device))
-            key = "line_fit.run_unseeded" if options.seed is None else "line_fit.run_seeded"
+            key = "demo.run_unseeded" if options.seed is None else "demo.run_seeded"
             out.say(key, number=number, runs=options.runs, seed=options.seed)
             show(out, runs[-1], device)
         for number in progress(range(shown + 1, options.runs + 1), "line_fit.progress", options.lang):

@@ -174,9 +174,9 @@ def gpu_main(argv: Sequence[str] | None, options: Any, device: str) -> Record:
     out.say("multi_gpu_seeding.collisions", seeds=SEEDS, ranks=RANKS, **collisions)
     different = distinct_outcomes(runs)
     if len(runs) == 1:
-        out.say("multi_gpu_seeding.one_run")
+        out.say("demo.one_run")
     else:
-        key = "multi_gpu_seeding.identical" if different == 1 else "multi_gpu_seeding.not_identical"
+        key = "demo.identical" if different == 1 else "multi_gpu_seeding.not_identical"
         out.say(key, runs=len(runs), different=different)
     results = {
         "runs": len(runs),
@@ -213,7 +213,7 @@ def check_device(out: Transcript, device: str, options: Any, numbers: Sequence[f
             key = "multi_gpu_seeding.agrees" if agree else "multi_gpu_seeding.disagrees"
             out.say(key, place=place, name=torch.cuda.get_device_name(place))
     else:
-        out.say("multi_gpu_seeding.no_device")
+        out.say("demo.no_device")
     out.print()
 
 
@@ -379,7 +379,7 @@ def train_all(argv: Sequence[str] | None, options: Any, device: str) -> Record:
     out.say("multi_gpu_seeding.world", ranks=world, **results["world"])
     parted = [method for method in METHODS if methods[method]["different"] > 1]
     if options.runs == 1:
-        out.say("multi_gpu_seeding.one_run")
+        out.say("demo.one_run")
     elif parted == ["none"]:
         out.say("multi_gpu_seeding.ddp_expected", runs=options.runs)
     else:

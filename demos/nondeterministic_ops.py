@@ -24,9 +24,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from repro_tutorial.cli import choose_device, count, demo_parser, make_record, progress, run
+from repro_tutorial.cli import choose_device, count, demo_parser, judge_runs, make_record, progress, run
 from repro_tutorial.determinism import get_switches, set_deterministic, set_switches
-from repro_tutorial.divergence import compare, distinct_outcomes
 from repro_tutorial.fingerprint import fingerprint_state_dict, fingerprint_tensor
 from repro_tutorial.messages import Transcript
 from repro_tutorial.rng_state import isolate_rng
@@ -108,26 +107,6 @@ def show(out: Transcript, runs: Sequence[Run]) -> None:
         losses = "".join(f"{column[step - 1]:<22}" for column in columns)
         out.print(f"{step:>4}  {losses}".rstrip())
     out.print()
-
-
-def judge(out: Transcript, runs: Sequence[Run]) -> dict[str, Any]:
-    """Say whether the runs agree, where they part and how far; the same as numbers."""
-    results: dict[str, Any] = {"runs": len(runs), "different": distinct_outcomes(runs)}
-    if len(runs) == 1:
-        out.say("nondeterministic_ops.one_run")
-        return results
-    divergences = [compare(runs[0], other) for other in runs[1:]]
-    widest = max(divergences, key=lambda divergence: divergence.max_abs)
-    results["divergence"] = widest.summary()
-    partings = [one.first_step for one in divergences if one.first_step is not None]
-    if results["different"] == 1:
-        out.say("nondeterministic_ops.identical", runs=len(runs))
-    else:
-        step = min(partings, default=STEPS)  # the last step may move the weights alone
-        different = results["different"]
-        out.say("nondeterministic_ops.part", runs=len(runs), different=different, step=step)
-        out.say("nondeterministic_ops.gap", gap=widest.max_abs, step=widest.max_abs_step)
-    return results
 
 
 def results_of(compute: Callable[[], torch.Tensor], tries: int) -> tuple[int, float]:
@@ -348,7 +327,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
         numbers = progress(range(1, options.runs + 1), "nondeterministic_ops.progress", options.lang)
         runs = [train(f"run {number}", options.seed, options.cure, device) for number in numbers]
         show(out, runs)
-        results = judge(out, runs)
+        results = judge_runs(out, runs)
         out.print()
         if options.show == "operators":
             results |= try_operators(out, options.tries, device)

@@ -203,6 +203,29 @@ def progress(steps: Iterable[T], about: str, lang: str) -> Iterator[T]:
     yield from tqdm(steps, desc=text(about, lang), leave=False)
 
 
+def judge_runs(out: Transcript, runs: Sequence[Run]) -> dict[str, Any]:
+    """Say whether `runs` agree, where they part and how far in ``loss``; the same as results for a record."""
+    from repro_tutorial.divergence import compare, distinct_outcomes
+
+    results: dict[str, Any] = {"runs": len(runs), "different": distinct_outcomes(runs)}
+    if len(runs) == 1:
+        out.say("demo.one_run")
+        return results
+    divergences = [compare(runs[0], other) for other in runs[1:]]
+    widest = max(divergences, key=lambda divergence: divergence.max_abs)
+    results["divergence"] = widest.summary()
+    partings = [one.first_step for one in divergences if one.first_step is not None]
+    if results["different"] == 1:
+        out.say("demo.identical", runs=len(runs))
+    elif partings:
+        out.say("demo.part", runs=len(runs), different=results["different"], step=min(partings))
+        key = "demo.gap" if len(runs) == 2 else "demo.gap_to_first"
+        out.say(key, gap=widest.max_abs, step=widest.max_abs_step)
+    else:
+        out.say("demo.weights_differ", runs=len(runs))
+    return results
+
+
 def make_record(
     slug: str,
     argv: Sequence[str] | None,

@@ -6,11 +6,13 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from demo_runs import lines, run_demo
 
 from repro_tutorial.checkpoint import load_checkpoint, save_checkpoint
 from repro_tutorial.datasets import has_cifar10, load_cifar10, synthetic_pictures
@@ -22,6 +24,7 @@ from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate
 from repro_tutorial.runs import Record, load_experiments
 
 ROOT = Path(__file__).parent.parent
+demo = partial(run_demo, "cifar_cudnn")
 DEMO = ROOT / "demos" / "cifar_cudnn.py"
 cifar = load_demo(ROOT, "cifar_cudnn")
 PUBLISHED = load_experiments(ROOT / "docs" / "assets" / "records" / "cifar_cudnn.cpu.json")
@@ -42,20 +45,6 @@ def pictures_are_drawn_once():
     kept, cifar.synthetic_pictures = cifar.synthetic_pictures, lambda: drawn
     yield
     cifar.synthetic_pictures = kept
-
-
-def lines(record: Record, lang: str = "en") -> list[str]:
-    return [render(line, lang) for line in record.transcript]
-
-
-def demo(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, DEMO, *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from demo_runs import lines
 
 from repro_tutorial.divergence import compare, distinct_outcomes, noise_floor, ulp_distance
 from repro_tutorial.lessons import load_demo
-from repro_tutorial.messages import InputError, render
+from repro_tutorial.messages import InputError
 from repro_tutorial.plots import figure_svg
 from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng
 from repro_tutorial.runs import Record, Run, load_experiments
@@ -40,10 +41,6 @@ def one_thread() -> Iterator[None]:
 def train(setting: Setting, seed: int = 3, rate: float = float_order.RATE) -> Run:
     with one_thread():
         return float_order.train("a", seed, seed, rate, setting)
-
-
-def lines(record: Record, lang: str = "en") -> list[str]:
-    return [render(line, lang) for line in record.transcript]
 
 
 @pytest.fixture(scope="module")

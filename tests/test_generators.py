@@ -1,18 +1,19 @@
 """The lesson's claims: one seed, several streams; an extra draw shifts one of them; a generator of one's own stays."""
 
-import os
 import random
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from demo_runs import lines, run_demo
 
 from repro_tutorial.lessons import load_demo
-from repro_tutorial.messages import InputError, render
+from repro_tutorial.messages import InputError
 from repro_tutorial.plots import figure_svg, figure_table, plot_streams
 from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng
 from repro_tutorial.runs import Record
@@ -20,23 +21,10 @@ from repro_tutorial.seeding import make_generator, seed_everything
 from repro_tutorial.virtual_cuda import RULES_OF, VirtualCudaGenerator
 
 ROOT = Path(__file__).parent.parent
+demo = partial(run_demo, "generators")
 DEMO = ROOT / "demos" / "generators.py"
 generators = load_demo(ROOT, "generators")
 SEEDS = (0, 1, 3, 42, 2**32 - 1)  # no claim of the lesson is about one seed
-
-
-def lines(record: Record, lang: str = "en") -> list[str]:
-    return [render(line, lang) for line in record.transcript]
-
-
-def demo(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, DEMO, *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

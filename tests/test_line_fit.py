@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from demo_runs import lines, run_demo
 
 from repro_tutorial.lessons import load_demo
 from repro_tutorial.messages import InputError, render
@@ -19,22 +21,9 @@ from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate
 from repro_tutorial.runs import Record
 
 ROOT = Path(__file__).parent.parent
+demo = partial(run_demo, "line_fit")
 DEMO = ROOT / "demos" / "line_fit.py"
 line_fit = load_demo(ROOT, "line_fit")
-
-
-def lines(record: Record, lang: str = "en") -> list[str]:
-    return [render(line, lang) for line in record.transcript]
-
-
-def demo(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, DEMO, *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
-        check=False,
-    )
 
 
 def test_two_fits_differ_without_a_seed(capsys):

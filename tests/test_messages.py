@@ -5,6 +5,7 @@ import functools
 import pickle
 import re
 import string
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_every_sentence_is_used():
     assert {key for key in unused if not together.match(key)} == set()
 
 
+def test_what_several_demos_say_is_one_sentence():
+    """The same sentence under two keys parts when one of them is mended."""
+    both = Counter((catalog("en")[key], catalog("zh")[key]) for key in catalog("en"))
+    short = {", ", "none"}  # words, which mean something else in each place
+    assert {english for (english, _), count in both.items() if count > 1} <= short
+
+
 def test_an_error_says_the_same_in_both_languages_and_survives_pickling():
     error = InputError("cli.bad_count", given="'0'")
     again = pickle.loads(pickle.dumps(error))
@@ -99,7 +107,7 @@ def test_an_unknown_key_is_a_fault_not_an_empty_line():
 def test_a_transcript_renders_as_it_was_printed(capsys):
     out = Transcript("en")
     out.print("Device: cpu")
-    out.say("line_fit.identical", runs=2)
+    out.say("demo.identical", runs=2)
     out.print()
 
     assert [render(line, "en") for line in out.lines] == capsys.readouterr().out.split("\n")[:-1]

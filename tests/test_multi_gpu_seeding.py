@@ -4,15 +4,17 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from demo_runs import lines, run_demo
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from demos import multi_gpu_seeding
 from repro_tutorial.divergence import compare
-from repro_tutorial.messages import InputError, render
+from repro_tutorial.messages import InputError
 from repro_tutorial.plots import figure_svg, figure_table, plot_pictures
 from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng
 from repro_tutorial.runs import Record
@@ -20,6 +22,7 @@ from repro_tutorial.seeding import derive_seed, seed_everything
 from repro_tutorial.virtual_cuda import VirtualCluster
 
 ROOT = Path(__file__).parent.parent
+demo = partial(run_demo, "multi_gpu_seeding")
 SOURCE = "0.6130 0.0101 0.3984 0.0403"  # torch.rand(2, 2) on CUDA after seed 42, as published
 
 
@@ -31,15 +34,6 @@ def four_gpus():
 @pytest.fixture(scope="module")
 def two_ranks():
     return multi_gpu_seeding.main(["--seed", "42", "--ddp", "--lang", "en"])
-
-
-def lines(record: Record, lang: str = "en") -> list[str]:
-    return "\n".join(render(line, lang) for line in record.transcript).split("\n")
-
-
-def demo(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *launcher, "demos/multi_gpu_seeding.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 # Virtual GPUs -----------------------------------------------------------------------------------------------

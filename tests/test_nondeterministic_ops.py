@@ -1,42 +1,29 @@
 """The lesson's claims: one seed, two threads, several results; each cure leaves one; nothing of a caller's changes."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from demo_runs import lines, run_demo
 
 from repro_tutorial.determinism import deterministic, get_switches
 from repro_tutorial.lessons import load_demo
-from repro_tutorial.messages import InputError, Transcript, render
+from repro_tutorial.messages import InputError, Transcript
 from repro_tutorial.rng_state import advanced_generators, get_rng_state
-from repro_tutorial.runs import Record, Run
+from repro_tutorial.runs import Record
 
 ROOT = Path(__file__).parent.parent
+demo = partial(run_demo, "nondeterministic_ops")
 DEMO = ROOT / "demos" / "nondeterministic_ops.py"
 ops = load_demo(ROOT, "nondeterministic_ops")
 CURED = [*ops.CURES][1:]
 
 needs_two_cores = pytest.mark.skipif(ops.cores() < 2, reason="threads race on two cores alone")
-
-
-def lines(of: Record | Transcript, lang: str = "en") -> list[str]:
-    kept = of.lines if isinstance(of, Transcript) else of.transcript
-    return [render(line, lang) for line in kept]
-
-
-def demo(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, DEMO, *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -203,13 +190,6 @@ def test_the_chinese_output_has_the_same_numbers(capsys):
 def test_one_run_has_nothing_to_compare():
     record = ops.main(["--cure", "one-thread", "--runs", "1", "--tries", "1", "--lang", "en"])
     assert "1 run: nothing to compare; leave --runs out to make two" in lines(record)
-
-
-def test_weights_that_differ_alone_are_told_too():
-    out = Transcript("en")
-    runs = [Run(f"run {n}", 3, {"loss": (1.0,)}, fingerprints={"weights": str(n)}) for n in (1, 2)]
-    assert ops.judge(out, runs)["different"] == 2
-    assert lines(out)[0] == f"2 runs, 2 different: part at step {ops.STEPS}"
 
 
 def test_the_callers_state_stays_as_it_was():

@@ -32,7 +32,7 @@ def record(**changes) -> Record:
         "environment": {"torch": "2.14.1", "devices": ["cpu"]},
         "runs": (Run("run 1", 3, {"loss": (0.5, 0.25)}, {"threads": 2}, {"weights": "00ff"}),),
         "results": {"divergence": {"first_step": None}},
-        "transcript": ("Device: cpu", {"key": "line_fit.identical", "values": {"runs": 2}}),
+        "transcript": ("Device: cpu", {"key": "demo.identical", "values": {"runs": 2}}),
     }
     return Record(**fields | changes)
 
