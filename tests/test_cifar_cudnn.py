@@ -334,6 +334,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
         cifar.main([*SHORT, "--seed", "4", "--shuffle", "torch-1.6", "--checkpoint", str(path)])
     settings = load_checkpoint(path)["settings"]
     assert settings["seed"] == 3
+    assert set(settings) == {
+        *("seed", "runs", "steps", "shuffle", "workers", "threads", "deterministic", "algorithms", "dtype"),
+        *("device", "data", "torch"),
+    }
     for name in settings:  # each of them changes the run
         with pytest.raises(InputError, match=f"it was made with other values of {name}; give the same"):
             cifar.restore(path, settings | {name: "other"}, "en")
