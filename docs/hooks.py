@@ -24,7 +24,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.pages import Page
 
-from repro_tutorial import lessons as manifest, messages, plots, runs
+from repro_tutorial import lessons as manifest, messages, runs, site_figures
 
 ROOT = Path(__file__).parents[1]
 DIRECTIVE = re.compile(r"\{\{ *(\w*) *(.*?) *\}\}")
@@ -107,8 +107,8 @@ def figure(place: Place, name: str, kind: str, of: str = ":") -> str:
     record = replace(record, runs=record.runs[_cut(of)])
     return place.render(
         "figure",
-        draw=lambda width: plots.figure_svg(kind, record, place.lang, width),
-        table=plots.figure_table(kind, record, place.lang),
+        draw=lambda width: site_figures.figure_svg(kind, record, place.lang, width),
+        table=site_figures.figure_table(kind, record, place.lang),
         command=record.command,
     )
 
@@ -189,7 +189,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     site = Path(config.site_dir)
     index = (site / "search/search_index.json").read_text("utf-8")
     (site / "search/search_index.js").write_text(f"var __index = {index}", "utf-8")
-    (site / "assets/css/plots.css").write_text(plots.css_variables(), "utf-8")
+    (site / "assets/css/plots.css").write_text(site_figures.css_variables(), "utf-8")
 
 
 def english_sha(chinese: Path) -> str:

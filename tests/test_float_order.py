@@ -18,10 +18,10 @@ from demo_runs import lines
 from repro_tutorial.divergence import compare, distinct_outcomes, noise_floor, ulp_distance
 from repro_tutorial.lessons import load_demo
 from repro_tutorial.messages import InputError
-from repro_tutorial.plots import figure_svg
 from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng
 from repro_tutorial.runs import Record, Run, load_experiments
 from repro_tutorial.seeding import make_generator
+from repro_tutorial.site_figures import figure_svg
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "demos" / "float_order.py"

@@ -14,10 +14,11 @@ from demo_runs import lines, run_demo
 
 from repro_tutorial.lessons import load_demo
 from repro_tutorial.messages import InputError
-from repro_tutorial.plots import figure_svg, figure_table, plot_streams
+from repro_tutorial.plots import plot_streams
 from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng
 from repro_tutorial.runs import Record
 from repro_tutorial.seeding import make_generator, seed_everything
+from repro_tutorial.site_figures import figure_svg, figure_table
 from repro_tutorial.virtual_cuda import RULES_OF, VirtualCudaGenerator
 
 ROOT = Path(__file__).parent.parent

@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from demos import multi_gpu_seeding
 from repro_tutorial.divergence import compare
 from repro_tutorial.messages import InputError
-from repro_tutorial.plots import figure_svg, figure_table, plot_pictures
+from repro_tutorial.plots import plot_pictures
 from repro_tutorial.rng_state import advanced_generators, get_rng_state, isolate_rng
 from repro_tutorial.runs import Record
 from repro_tutorial.seeding import derive_seed, seed_everything
+from repro_tutorial.site_figures import figure_svg, figure_table
 from repro_tutorial.virtual_cuda import VirtualCluster
 
 ROOT = Path(__file__).parent.parent

@@ -16,21 +16,13 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from repro_tutorial import plots
+from repro_tutorial import panels, plots
 from repro_tutorial.divergence import compare
 from repro_tutorial.messages import LANGUAGES, InputError, text
-from repro_tutorial.plots import (
-    THEMES,
-    WIDTHS,
-    css_variables,
-    figure_svg,
-    figure_table,
-    plot_divergence,
-    plot_metric,
-    plot_runs,
-    save_figure,
-)
+from repro_tutorial.panels import THEMES, WIDTHS
+from repro_tutorial.plots import plot_divergence, plot_metric, plot_runs, save_figure
 from repro_tutorial.runs import Record, Run
+from repro_tutorial.site_figures import css_variables, figure_svg, figure_table
 
 STEPS = 60
 KINDS = ("runs", "metric", "divergence")
@@ -129,7 +121,7 @@ def test_zeros_are_drawn_in_their_band():
     assert np.count_nonzero(values == 0) == 19
     heights = pixels(figure, 0, values)
     assert (heights[values == 0] == heights[0]).all()
-    assert 0 < heights[0] < plots._BAND < heights[values > 0].min()
+    assert 0 < heights[0] < panels._BAND < heights[values > 0].min()
     assert {"0", "identical", "bit for bit"} <= set(texts(figure))
 
 
@@ -205,7 +197,7 @@ def test_thousand_runs_are_a_bundle_of_bounded_size():
     [median] = lines(figure)
     assert list(median.get_ydata()) == list(np.median([run.metrics["loss"] for run in runs], axis=0))
     bundle = figure.axes[0].lines[0].get_ydata()
-    assert np.isnan(bundle).sum() == plots.BUNDLE, "a break after each run"
+    assert np.isnan(bundle).sum() == panels.BUNDLE, "a break after each run"
     ends = [run.metrics["loss"][-1] for run in runs]
     assert {min(ends), max(ends)} <= set(bundle), "the outermost are among those drawn"
 
@@ -494,7 +486,7 @@ def test_css_has_every_role_in_light_dark_and_print():
 def test_figures_need_neither_torch_nor_a_display():
     code = (
         "import sys, repro_tutorial; assert 'matplotlib' not in sys.modules\n"
-        "from repro_tutorial.plots import figure_svg, plot_metric\n"
+        "from repro_tutorial.site_figures import figure_svg\n"
         "from repro_tutorial.runs import Record, Run\n"
         "run = Run('a', 3, {'loss': (1.0, 0.5)})\n"
         "figure_svg('runs', Record('', '', '', {}, (run, run), {}, ()), 'zh', 'wide')\n"

@@ -23,7 +23,9 @@ ORDER = [
     ["seeding", "environment"],
     ["runs"],
     ["divergence", "lessons"],
+    ["panels"],
     ["plots"],
+    ["site_figures"],
     ["cli"],
     ["__main__"],
 ]
