@@ -11,10 +11,10 @@ format: ## mend what ruff can mend
 	ruff check --fix . && ruff format .
 
 check: ## lint, types, tests, strict site build: what CI runs
-	ruff check . && ruff format --check . && mypy && pytest && mkdocs build --strict
+	ruff check . && ruff format --check . && mypy && pytest -n 2 && mkdocs build --strict
 
 test: ## the tests
-	pytest
+	pytest -n 2
 
 records: ## run every lesson's experiments and replace the published records
 	python -m repro_tutorial.lessons

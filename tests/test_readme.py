@@ -20,7 +20,7 @@ def test_the_first_two_commands_are_the_ones_that_ci_runs():
     commands = blocks("sh")[0].splitlines()
     assert commands == [
         "pip install -e . && python demos/line_fit.py --seed 3",
-        'pip install -e ".[test]" && pytest',
+        'pip install -e ".[test]" && pytest -n 2',
     ]
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (extraction,) = re.findall(r"mapfile -t commands < <\((.*)\)", script)
