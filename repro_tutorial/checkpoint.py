@@ -6,6 +6,7 @@ that the process has. `save_checkpoint` and `load_checkpoint` below them take an
 
 import contextlib
 import copy
+import errno
 import glob
 import itertools
 import os
@@ -248,10 +249,12 @@ class ResumableLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch, its batches given so far, the generators at its start, and the shape of the loader."""
-        return {"epoch": self.epoch, "given": self._given, "start": self._start} | self._shape()
+        begun = self._start is not None
+        start = self._start or get_rng_state(**self._generators())
+        return {"epoch": self.epoch, "given": self._given, "begun": begun, "start": start} | self._shape()
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Go on where `state` was taken. The process's generators stay where they are.
+        """Go on where `state` was taken. The process's generators stay where they are, the loader's own move.
 
         Raises:
             InputError: the state is that of a loader with another number of batches or another batch size,
@@ -267,24 +270,18 @@ class ResumableLoader:
         if state["workers"] != shape["workers"]:
             values = {"saved": state["workers"], "given": shape["workers"]}
             warnings.warn(text("checkpoint.other_workers", **values), stacklevel=2)
-        kept = self.epoch, self._given, self._start, self._rest
         own = self._generators()
-        before = get_rng_state(**own)
-        self.epoch, self._given, self._start, self._rest = (
-            state["epoch"],
-            state["given"],
-            state["start"],
-            None,
-        )
+        before, kept = get_rng_state(**own), (self.epoch, self._given, self._start, self._rest)
+        self.epoch, self._given, self._start, self._rest = state["epoch"], state["given"], None, None
         try:
-            if self._start is not None:
-                with isolate_rng():
-                    set_rng_state(self._start, **own)
-                    self._rest = self._begin()
+            with isolate_rng():
+                set_rng_state(state["start"], **own)
+                if state["begun"]:
+                    self._start, self._rest = state["start"], self._begin()
                     passed = sum(1 for _ in itertools.islice(self._rest, self._given))
-                if passed < self._given:
-                    values = {"name": "batches", "saved": self._given, "given": passed}
-                    raise InputError("checkpoint.other_loader", **values)
+                    if passed < self._given:
+                        values = {"name": "batches", "saved": self._given, "given": passed}
+                        raise InputError("checkpoint.other_loader", **values)
         except BaseException:
             self.epoch, self._given, self._start, self._rest = kept
             set_rng_state(before, **own)
@@ -358,6 +355,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
+        if error.errno == errno.EINVAL:  # of an empty file, whose end cannot be looked at
+            raise InputError("checkpoint.unreadable", file=path) from error
         raise InputError("files.cannot_read", file=path, problem=os_problem(error)) from error
     except (RuntimeError, EOFError, ValueError, LookupError, pickle.UnpicklingError) as error:
         raise InputError("checkpoint.unreadable", file=path) from error
