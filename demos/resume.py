@@ -34,7 +34,7 @@ from repro_tutorial.cli import choose_device, demo_parser, judge_runs, make_reco
 from repro_tutorial.determinism import get_switches, set_switches
 from repro_tutorial.divergence import compare, distinct_outcomes
 from repro_tutorial.fingerprint import fingerprint_state_dict, fingerprint_tensor
-from repro_tutorial.messages import InputError, Transcript
+from repro_tutorial.messages import InputError, Transcript, text
 from repro_tutorial.rng_state import get_rng_state, isolate_rng, set_rng_state
 from repro_tutorial.runs import Record, Recorder, Run
 from repro_tutorial.seeding import derive_seed, make_generator, seed_everything
@@ -173,6 +173,8 @@ def forget_generators(training: Training, way: str, new: Any, loader: str) -> No
 def second_half(options: argparse.Namespace, device: str) -> tuple[list[Run], dict[str, Any]]:
     """What the new process does: go on from the file that ``--from`` names, in one way or in each."""
     ways = ("nothing", *WAYS) if options.without == "each" else (options.without,)
+    if options.loader == "stateful":  # it raises an error where the number of workers is another
+        ways = tuple(way for way in ways if way != "workers")
     runs, results = [], {}
     for way in progress(ways, "resume.progress", options.lang):
         training = resume(options.start, way, options, device)
@@ -202,11 +204,13 @@ def broken_run(number: int, options: argparse.Namespace, device: str) -> tuple[T
         without = options.without if number == 2 or options.without != "each" else "nothing"
         arguments = ["--from", state, "--json", record, "--without", without, "--device", device]
         arguments += ["--seed", options.seed, "--workers", options.workers, "--loader", options.loader]
+        arguments += ["--lang", options.lang]
         command = [sys.executable, __file__, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             problem = (done.stderr.strip().splitlines() or [""])[-1]
-            raise InputError("resume.no_second_half", problem=problem)
+            start = text("cli.error", options.lang, prog=Path(__file__).name, error="")
+            raise InputError("resume.no_second_half", problem=problem.removeprefix(start))
         return first, Record.load(record)
 
 
@@ -232,8 +236,9 @@ def explain(out: Transcript, unbroken: Run, first: Training, record: Record) -> 
         twice = len(epoch) - len(set(epoch))
         results[f"epoch_{way}"] = {"twice": twice, "never": SAMPLES - len(set(epoch)), "samples": SAMPLES}
         out.say("resume.epoch", **results[f"epoch_{way}"], label={"key": f"resume.way_{way}"})
-    parted = [way for way in WAYS if ways[way]["first_step"]]
-    out.say("resume.verdict", parted=len(parted), ways=len(WAYS))
+    parted = [way for way in ways if ways[way]["first_step"] and way != "nothing"]
+    whole_state = "resume.verdict" if ways["nothing"]["first_step"] is None else "resume.verdict_bad"
+    out.say(whole_state, parted=len(parted), ways=len(ways) - 1)
     return results | {"parted": len(parted)}
 
 
