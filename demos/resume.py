@@ -9,14 +9,13 @@ Needs: a CPU and a few seconds.
 """
 
 import argparse
-import contextlib
 import copy
 import random
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from repro_tutorial.checkpoint import (
     ResumableLoader,
-    load_checkpoint,
     load_training_state,
     save_training_state,
 )
@@ -135,21 +133,21 @@ def resume(path: Path, way: str, options: argparse.Namespace, device: str) -> Tr
     """Go on from `path`; what `way` names is left as it is in a new process."""
     workers = options.workers if way != "workers" else max(options.workers - 1, 0) or 2
     training = Training(options, device, workers)
-    if way == "all":  # the usual checkpoint
-        training.model.load_state_dict(load_checkpoint(path)["parts"]["model"]["state"])
-        training.step = STOP
-        return training
     new = {name: copy.deepcopy(training.parts[name].state_dict()) for name in PARTS}
     generators = get_rng_state(noise=training.noise, loader=training.order)
 
     training.step = load_training_state(path, **training.parts)
 
-    if way in PARTS:
+    if way == "all":  # the usual checkpoint
+        weights, training = training.model.state_dict(), Training(options, device, workers)
+        training.model.load_state_dict(weights)
+        training.step = STOP
+    elif way in PARTS:
         training.parts[way].load_state_dict(new[way])
     elif way == "position":
         start = {"given": 0, "begun": False, "start": get_rng_state(loader=training.order)}
-        stateful = options.loader == "stateful"
-        training.loader.load_state_dict({} if stateful else training.loader.state_dict() | start)
+        state = {} if options.loader == "stateful" else training.loader.state_dict() | start
+        training.loader.load_state_dict(state)
     elif way == "reseed":
         seed_everything(options.seed)
     else:
@@ -172,17 +170,15 @@ def forget_generators(training: Training, way: str, new: Any, loader: str) -> No
 
 def second_half(options: argparse.Namespace, device: str) -> tuple[list[Run], dict[str, Any]]:
     """What the new process does: go on from the file that ``--from`` names, in one way or in each."""
-    ways = ("nothing", *WAYS) if options.without == "each" else (options.without,)
-    if options.loader == "stateful":  # it raises an error where the number of workers is another
-        ways = tuple(way for way in ways if way != "workers")
+    # StatefulDataLoader raises an error where the number of workers is another.
+    each = ("nothing", *(WAYS if options.loader == "resumable" else WAYS[:-1]))
+    ways = each if options.without == "each" else (options.without,)
     runs, results = [], {}
     for way in progress(ways, "resume.progress", options.lang):
         training = resume(options.start, way, options, device)
-        step = training.step
-        training.train(STEPS)
         recorder = Recorder(way, seed=options.seed)
-        for place, loss in enumerate(training.losses, start=step + 1):
-            recorder.log(step=place, loss=loss)
+        for step, loss in enumerate(training.train(STEPS).losses, start=STOP + 1):
+            recorder.log(step=step, loss=loss)
         runs.append(recorder.finish(weights=fingerprint_state_dict(training.model.state_dict())))
         results[way] = {"masks": training.masks, "samples": training.samples}
     return runs, results
@@ -196,16 +192,14 @@ def whole(name: str, first: Training, second: Run) -> Run:
     return recorder.finish(**second.fingerprints)
 
 
-def broken_run(number: int, options: argparse.Namespace, device: str) -> tuple[Training, Record]:
+def broken_run(options: argparse.Namespace, device: str) -> tuple[Training, Record]:
     """Train the first half here and the second in a new process, which records what it did."""
     with tempfile.TemporaryDirectory() as folder:
         state, record = Path(folder, "half.pt"), Path(folder, "second.json")
         first = save_half(state, options, device)
-        without = options.without if number == 2 or options.without != "each" else "nothing"
-        arguments = ["--from", state, "--json", record, "--without", without, "--device", device]
+        arguments = ["--from", state, "--json", record, "--without", options.without, "--device", device]
         arguments += ["--seed", options.seed, "--workers", options.workers, "--loader", options.loader]
-        arguments += ["--lang", options.lang]
-        command = [sys.executable, __file__, *map(str, arguments)]
+        command = [sys.executable, __file__, *map(str, arguments), "--lang", options.lang]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             problem = (done.stderr.strip().splitlines() or [""])[-1]
@@ -222,10 +216,9 @@ def explain(out: Transcript, unbroken: Run, first: Training, record: Record) -> 
     for half in record.runs:
         gap = compare(unbroken, whole(half.name, first, half))
         facts = {"first_step": gap.first_step, "max_abs": gap.max_abs, "last": gap.gap[-1]}
-        label = {"key": f"resume.way_{half.name}"}
         ways[half.name] = facts
         key = "resume.row_equal" if gap.bitwise_equal else "resume.row"
-        out.say(key, **facts, label=label)
+        out.say(key, **facts, label={"key": f"resume.way_{half.name}"})
     out.print()
     masks = sum(a == b for a, b in zip(first.masks, seen["torch_rng"]["masks"], strict=True))
     results: dict[str, Any] = {"ways": ways, "masks": {"same": masks, "steps": STOP}}
@@ -265,7 +258,7 @@ def train_all(options: argparse.Namespace, device: str, out: Transcript) -> tupl
         way = "nothing" if options.without == "each" else options.without
         told = {"number": number, "runs": options.runs, "seed": options.seed, "stop": STOP}
         out.say("resume.run_broken", **told, label={"key": f"resume.way_{way}"})
-        broken.append(broken_run(number, options, device))
+        broken.append(broken_run(options, device))
         runs.append(whole(f"run {number}", broken[-1][0], broken[-1][1].runs[0]))
     show(out, runs)
     results = judge_runs(out, runs)
@@ -274,22 +267,27 @@ def train_all(options: argparse.Namespace, device: str, out: Transcript) -> tupl
     return runs, results
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: with a net this small, threads spend their time waiting for each other."""
-    before = get_switches()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        set_switches(before)
-
-
 def worker_count(given: str) -> int:
     """A number of worker processes from the command line."""
     if not given.strip().isdecimal() or int(given) > MOST_WORKERS:
         raise InputError("resume.bad_workers", given=repr(given), most=MOST_WORKERS)
     return int(given)
+
+
+def chosen(options: argparse.Namespace, device: str, out: Transcript) -> tuple[list[Run], dict[str, Any]]:
+    """What the options ask for: the first half alone, the second alone, or all."""
+    if options.save:
+        training = save_half(options.save, options, device)
+        weights = fingerprint_state_dict(training.model.state_dict())
+        out.say("resume.saved", file=options.save.name, step=training.step, weights=weights)
+        return [], {"different": 0}
+    if options.start:
+        runs, ways = second_half(options, device)
+        for half in runs:
+            label = {"key": f"resume.way_{half.name}"}
+            out.say("resume.half", loss=half.metrics["loss"][-1], label=label, **half.fingerprints)
+        return runs, {"different": distinct_outcomes(runs), "ways": ways}
+    return train_all(options, device, out)
 
 
 def main(argv: Sequence[str] | None = None) -> Record:
@@ -304,21 +302,13 @@ def main(argv: Sequence[str] | None = None) -> Record:
     device = choose_device(options.device)
     if device == "cuda":
         torch.cuda.init()  # else its generators would not be there to be looked at
-    out = Transcript(options.lang)
-    with isolate_rng(), one_thread():  # a caller's generators and threads stay as they are
-        if options.save:
-            training = save_half(options.save, options, device)
-            weights = fingerprint_state_dict(training.model.state_dict())
-            out.say("resume.saved", file=options.save.name, step=training.step, weights=weights)
-            runs, results = [], {"different": 0}
-        elif options.start:
-            runs, ways = second_half(options, device)
-            for half in runs:
-                label = {"key": f"resume.way_{half.name}"}
-                out.say("resume.half", loss=half.metrics["loss"][-1], label=label, **half.fingerprints)
-            results = {"different": distinct_outcomes(runs), "ways": ways}
-        else:
-            runs, results = train_all(options, device, out)
+    out, switches = Transcript(options.lang), get_switches()
+    try:
+        torch.set_num_threads(1)  # with a net this small, threads spend their time waiting for each other
+        with isolate_rng():  # a caller's generators stay where they are
+            runs, results = chosen(options, device, out)
+    finally:
+        set_switches(switches)
     if options.plot:
         from repro_tutorial.plots import plot_runs, save_figure
 
