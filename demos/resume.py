@@ -223,6 +223,7 @@ def explain(out: Transcript, unbroken: Run, first: Training, record: Record) -> 
     masks = sum(a == b for a, b in zip(first.masks, seen["torch_rng"]["masks"], strict=True))
     results: dict[str, Any] = {"ways": ways, "masks": {"same": masks, "steps": STOP}}
     out.say("resume.masks", **results["masks"])
+    out.say("resume.epoch_head", samples=SAMPLES)
     begun = STOP * BATCH // SAMPLES * SAMPLES  # samples before the epoch that is broken off
     for way in ("nothing", "position", "order"):
         epoch = [*first.samples, *seen[way]["samples"]][begun : begun + SAMPLES]
@@ -238,7 +239,7 @@ def explain(out: Transcript, unbroken: Run, first: Training, record: Record) -> 
 def show(out: Transcript, runs: Sequence[Run]) -> None:
     """Some losses of the first two runs side by side."""
     out.print()
-    out.print("".join(f"{name:<14}" for name in ("step", *(of.name for of in runs[:2]))).rstrip())
+    out.say("resume.losses" if len(runs) > 1 else "resume.losses_of_one")
     for step in SHOWN:
         losses = "".join(f"{of.metrics['loss'][step - 1]:<14.7f}" for of in runs[:2])
         out.print(f"{step:<14}{losses}".rstrip())
@@ -300,8 +301,6 @@ def main(argv: Sequence[str] | None = None) -> Record:
     parser.option("--from", type=Path, metavar="FILE", dest="start")
     options = parser.parse_args(argv)
     device = choose_device(options.device)
-    if device == "cuda":
-        torch.cuda.init()  # else its generators would not be there to be looked at
     out, switches = Transcript(options.lang), get_switches()
     try:
         torch.set_num_threads(1)  # with a net this small, threads spend their time waiting for each other
