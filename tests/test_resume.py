@@ -305,6 +305,7 @@ def test_the_example_with_torchdata_prints_true(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torchdata")
     assert run_block(blocks(PAGES[0])[0], tmp_path, monkeypatch, capsys) == ["True"]
     without = blocks(PAGES[0])[0].replace(', "order": order}', "}")
+    assert without != blocks(PAGES[0])[0]
     assert run_block(without, tmp_path, monkeypatch, capsys) == ["False"]
 
 
