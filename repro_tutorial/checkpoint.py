@@ -316,7 +316,7 @@ class ResumableLoader:
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Replace the checkpoint `path` by `state`: tensors and plain data. A crash leaves the old one or the new one.
 
-    It is written under another name, read back, flushed to the disk, and only then renamed. What a killed
+    It is written under another name, flushed to the disk, read back, and only then renamed. What a killed
     process has left half written, the next call removes.
 
     Raises:
