@@ -8,6 +8,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repro_tutorial.checkpoint import (
+        ResumableLoader as ResumableLoader,
+        load_training_state as load_training_state,
+        save_training_state as save_training_state,
+    )
     from repro_tutorial.determinism import (
         IneffectiveSwitch as IneffectiveSwitch,
         Switches as Switches,
@@ -52,6 +57,7 @@ _HOME = {
     "RNGState": "rng_state",
     "Record": "runs",
     "Recorder": "runs",
+    "ResumableLoader": "checkpoint",
     "Run": "runs",
     "Switches": "determinism",
     "VirtualCluster": "virtual_cuda",
@@ -67,7 +73,9 @@ _HOME = {
     "get_switches": "determinism",
     "ineffective_switches": "determinism",
     "isolate_rng": "rng_state",
+    "load_training_state": "checkpoint",
     "make_generator": "seeding",
+    "save_training_state": "checkpoint",
     "seed_everything": "seeding",
     "seed_worker": "seeding",
     "set_deterministic": "determinism",

@@ -31,7 +31,7 @@ from repro_tutorial.runs import Record, Run, check_new, dump, is_clock, read_run
 T = TypeVar("T")
 
 # Options with a value that say where things lie or how they are told, not what is run.
-UNRECORDED = ("--json", "--plot", "--lang", "--checkpoint", "--data-dir", "--mirror")
+UNRECORDED = ("--json", "--plot", "--lang", "--checkpoint", "--data-dir", "--mirror", "--save", "--from")
 
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 

@@ -42,6 +42,7 @@ def copy_sources(to: Path) -> Path:
     """Copy what the build reads, so that a test may break it."""
     shutil.copytree(ROOT / "docs", to / "docs")
     shutil.copytree(ROOT / "demos", to / "demos")
+    shutil.copytree(ROOT / "repro_tutorial", to / "repro_tutorial")  # pages quote its code
     shutil.copy(ROOT / "mkdocs.yml", to)
     return to
 
