@@ -68,9 +68,9 @@ class Tape:
 def batches(loader: DataLoader, tape: Tape, whose: str) -> Iterator[list[torch.Tensor]]:
     """The batches of a loader; its draws go on the tape."""
     with tape.by(f"{whose}_seed"):
-        iterator = iter(loader)  # draws the seed of the workers, also where there are none
+        iterator = iter(loader)  # the seed of the workers, also of none
     with tape.by(f"{whose}_order"):
-        first = next(iterator)  # a shuffling sampler draws the seed of its order
+        first = next(iterator)  # the seed of the shuffle
     yield first
     yield from iterator
 
@@ -168,6 +168,7 @@ def show_validation(
     shifted = sum(cell["same"] is False for cell in last)
     results["tape"] = {"draws": len(tapes[0]), "with": len(last), "shifted": shifted}
     out.say("data_loading.tape", **results["tape"])
+    out.say("data_loading.tape_shifted", **results["tape"])
     return made, results
 
 
@@ -223,8 +224,8 @@ def show_workers(out: Transcript, seed: int) -> tuple[list[Run], dict[str, Any]]
             runs.append(recorder.finish())
             prints = [fingerprint_tensor(torch.tensor(epoch))[:8] for epoch in delivered]
             rows[name] = {"epochs": prints, "repeats": delivered == again}
-            lives = {"key": f"data_loading.{'kept' if persistent else 'fresh' if workers else 'none'}"}
-            repeats = {"key": "data_loading.yes" if delivered == again else "data_loading.no"}
+            lives = {"key": f"data_loading.life_{'kept' if persistent else 'fresh' if workers else 'none'}"}
+            repeats = {"key": "demo.yes" if delivered == again else "demo.no"}
             out.say("data_loading.worker_row", workers=workers, lives=lives, epochs=prints, repeats=repeats)
         orders = {
             name: [

@@ -303,9 +303,20 @@ def plot_draws(
                 letter = look.say(f"draw_{cell['by']}").partition(" ")[0]
                 x = axes.bbox.width * (at - 0.5) / most
                 write(axes, x, bottom - 10, letter, look.color("ink"), ha="center")
-        for number, line in enumerate(legend):
-            x = 2 + pixels / columns * (number % columns)
-            write(axes, x, foot - _CAPTION - _LEGEND * (number // columns), line, look.color("ink"))
+        roles = [*DRAWERS.values(), None]
+        for number, (line, role) in enumerate(zip(legend, roles, strict=True)):
+            x, y = 2 + pixels / columns * (number % columns), foot - _CAPTION - _LEGEND * (number // columns)
+            box = Rectangle(
+                ((x + 1) / pixels, (y - 5) / height),
+                10 / pixels,
+                10 / height,
+                transform=figure.transFigure,
+                facecolor=look.color(role or "paper"),
+                edgecolor=look.color(role or "ink"),
+                linewidth=PX,
+            )
+            figure.add_artist(box)
+            write(axes, x + 18, y, line, look.color("ink"))
     return figure
 
 
