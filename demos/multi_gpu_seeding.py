@@ -150,7 +150,7 @@ def gpu_main(argv: Sequence[str] | None, options: Any, device: str) -> Record:
     for seeding in SEEDINGS:
         label = {"key": f"multi_gpu_seeding.seeded_{seeding.__name__}", "values": {"seed": seed}}
         facts = repeats[seeding.__name__] = what_repeats(seeding, seed, gpus, gpu)
-        yes_or_no = {"key": "multi_gpu_seeding.yes" if facts["cpu"] else "multi_gpu_seeding.no"}
+        yes_or_no = {"key": "demo.yes" if facts["cpu"] else "demo.no"}
         out.say("multi_gpu_seeding.row", **facts | {"cpu": yes_or_no}, label=label)
     out.print()
 

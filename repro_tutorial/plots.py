@@ -26,6 +26,7 @@ from repro_tutorial.panels import (
     FOOT,
     HEADER,
     OWN_FONT,
+    PX,
     SPACE,
     WIDTHS,
     Gaps,
@@ -71,6 +72,15 @@ FONT_STACK = (
 _TAPE = 36  # height of a row of random numbers
 _PICTURE: Mapping[Width, int] = {"wide": 110, "narrow": 80}  # edge of a square picture
 _CAPTION = 24  # below it
+_LEGEND = 20  # from one line of a legend to the next
+# Who draws in the lesson data_loading, and the color of each.
+DRAWERS = {
+    "weights": "muted",
+    "training_seed": "first",
+    "training_order": "noise",
+    "dropout": "ink",
+    "validation_seed": "second",
+}
 _ALONE: Mapping[Width, int] = {"wide": 240, "narrow": 190}  # height of a panel, and of two in one figure:
 _UPPER: Mapping[Width, int] = {"wide": 210, "narrow": 180}
 _LOWER: Mapping[Width, int] = {"wide": 190, "narrow": 170}
@@ -206,10 +216,11 @@ def plot_pictures(
     theme: Theme = "light",
     width: Width = "wide",
 ) -> Figure:
-    """Rows of square black and white pictures, one of each row from every GPU.
+    """Rows of square black and white pictures, such as one of each row from every GPU.
 
-    Each of `pictures` has a `label` (a message) and `images`: for each GPU the pixels, 0 or 1, row by row.
-    An image that is not that of GPU 0 has the second color.
+    Each of `pictures` has a `label` (a message) and `images`: the pixels of each, 0 or 1, row by row; and
+    `captions` (messages) if they are not from GPU 0, 1, …. An image that is not the first one has the second
+    color.
 
     Raises:
         InputError: no pictures.
@@ -235,10 +246,77 @@ def plot_pictures(
                     spine.set_visible(False)
                 color = look.color("first" if image == row["images"][0] else "second")
                 axes.add_patch(PathPatch(_pixels(image, size), facecolor=color, linewidth=0))
-                caption = look.say("gpu", number=number)
+                caption = picture_captions(row, look)[number]
                 write(axes, left + side / 2, bottom - 11, caption, look.color("muted"), ha="center")
             label = stream_label(row, look)
             write(axes, 2, bottom + side + 12, label, look.color("ink"), weight="bold")
+    return figure
+
+
+def picture_captions(row: Mapping[str, Any], look: Look) -> list[str]:
+    """What stands below the pictures of a row."""
+    if "captions" in row:
+        return [render(caption, look.lang) for caption in row["captions"]]
+    return [look.say("gpu", number=number) for number in range(len(row["images"]))]
+
+
+def plot_draws(
+    draws: Sequence[Mapping[str, Any]],
+    *,
+    lang: str = "en",
+    theme: Theme = "light",
+    width: Width = "wide",
+) -> Figure:
+    """Rows of draws from one generator, a cell each, with the color and the letter of who drew.
+
+    Each of `draws` has a `label` (a message) and `cells`: who drew (`by`), and whether from the same state as
+    in the first row (`same`; ``None``: the first row has no such draw). A cell that starts elsewhere is hollow.
+
+    Raises:
+        InputError: no draws.
+
+    Lesson: data_loading
+    """
+    if not draws:
+        raise InputError("plots.no_draws")
+    look, pixels = Look(lang, theme, width), WIDTHS[width]
+    most = max(len(row["cells"]) for row in draws)
+    legend = [look.say(f"draw_{by}") for by in DRAWERS] + [look.say("draw_other")]
+    columns = 2 if width == "wide" else 1
+    foot = _CAPTION + _LEGEND * -(-len(legend) // columns) + SPACE
+    height = len(draws) * (HEADER + _TAPE + _CAPTION) + foot
+    with drawing():
+        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
+        for place, row in enumerate(draws, start=1):
+            bottom = height - place * (HEADER + _TAPE + _CAPTION) + _CAPTION
+            axes = figure.add_axes((0, bottom / height, 1, _TAPE / height))
+            axes.set_axis_off()
+            axes.set(xlim=(0.5, most + 0.5), ylim=(0, 1))
+            write(axes, 2, bottom + _TAPE + 12, stream_label(row, look), look.color("ink"), weight="bold")
+            for at, cell in enumerate(row["cells"], start=1):
+                color = look.color(DRAWERS[cell["by"]])
+                fill = look.color("paper") if cell["same"] is False else color
+                # Within the cell, so that the edge of a hollow one is as wide as a full one.
+                axes.add_patch(
+                    Rectangle((at - 0.4, 0.06), 0.8, 0.88, facecolor=fill, edgecolor=color, linewidth=2 * PX)
+                )
+                letter = look.say(f"draw_{cell['by']}").partition(" ")[0]
+                x = axes.bbox.width * (at - 0.5) / most
+                write(axes, x, bottom - 10, letter, look.color("ink"), ha="center")
+        roles = [*DRAWERS.values(), None]
+        for number, (line, role) in enumerate(zip(legend, roles, strict=True)):
+            x, y = 2 + pixels / columns * (number % columns), foot - _CAPTION - _LEGEND * (number // columns)
+            box = Rectangle(
+                ((x + 1) / pixels, (y - 5) / height),
+                10 / pixels,
+                10 / height,
+                transform=figure.transFigure,
+                facecolor=look.color(role or "paper"),
+                edgecolor=look.color(role or "ink"),
+                linewidth=PX,
+            )
+            figure.add_artist(box)
+            write(axes, x + 18, y, line, look.color("ink"))
     return figure
 
 

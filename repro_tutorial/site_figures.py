@@ -4,6 +4,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -18,7 +19,9 @@ from repro_tutorial.panels import NICE, PX, RUNS, THEMES, Look, Width, spread
 from repro_tutorial.plots import (
     having,
     largest,
+    picture_captions,
     plot_divergence,
+    plot_draws,
     plot_metric,
     plot_pictures,
     plot_runs,
@@ -39,7 +42,7 @@ def figure_svg(kind: str, record: Record, lang: str, width: Width) -> str:
 
     Its colors are the variables of `css_variables`, its fonts the page's, its size in CSS pixels; its name
     for screen readers says in words what it shows. `kind` is "runs", "metric", "divergence", or one of those
-    whose data the record's results hold under the kind's name: "streams", "pictures".
+    whose data the record's results hold under the kind's name: "streams", "pictures", "draws".
 
     Raises:
         InputError: another kind, or a record that has nothing to draw.
@@ -199,13 +202,13 @@ def _describe_pictures(pictures: Rows, look: Look) -> str:
     sentences = []
     for row in pictures:
         different = len(set(map(tuple, row["images"])))
-        values = {"label": stream_label(row, look), "gpus": len(row["images"]), "different": different}
+        values = {"label": stream_label(row, look), "pictures": len(row["images"]), "different": different}
         sentences.append(look.say("about_pictures", **values))
     return look.say("space").join(sentences)
 
 
 def _tabulate_pictures(pictures: Rows, look: Look) -> list[list[str]]:
-    heads = ["", *(look.say("gpu", number=number) for number in range(len(pictures[0]["images"])))]
+    heads = ["", *picture_captions(pictures[0], look)]
     dots = [[" ".join(_dotted(image)) for image in row["images"]] for row in pictures]
     return [heads, *([stream_label(row, look), *of] for row, of in zip(pictures, dots, strict=True))]
 
@@ -214,6 +217,29 @@ def _dotted(image: Sequence[int]) -> list[str]:
     """The image as lines of text, a character to the pixel."""
     size = math.isqrt(len(image))
     return ["".join(".#"[pixel] for pixel in image[at : at + size]) for at in range(0, size * size, size)]
+
+
+def _describe_draws(draws: Rows, look: Look) -> str:
+    sentences = [look.say("about_draws", rows=len(draws))]
+    for row in draws:
+        shifted = sum(cell["same"] is False for cell in row["cells"])
+        values = {"label": stream_label(row, look), "draws": len(row["cells"]), "shifted": shifted}
+        sentences.append(look.say("about_draw_row", **values))
+    return look.say("space").join(sentences)
+
+
+def _tabulate_draws(draws: Rows, look: Look) -> list[list[str]]:
+    heads = [look.say("draw"), *(stream_label(row, look) for row in draws)]
+    starts = {True: "draw_same", False: "draw_shifted", None: "draw_added"}
+    columns = [
+        [
+            f"{look.say('draw_' + cell['by'])}{look.say('comma')}{look.say(starts[cell['same']])}"
+            for cell in row["cells"]
+        ]
+        for row in draws
+    ]
+    rows = zip_longest(*columns, fillvalue="")
+    return [heads, *([str(at), *cells] for at, cells in enumerate(rows, start=1))]
 
 
 class _Kind(NamedTuple):
@@ -226,6 +252,7 @@ class _Kind(NamedTuple):
 
 _KINDS: Mapping[str, _Kind] = {
     "streams": _Kind(plot_streams, _describe_streams, _tabulate_streams),
+    "draws": _Kind(plot_draws, _describe_draws, _tabulate_draws),
     "pictures": _Kind(plot_pictures, _describe_pictures, _tabulate_pictures),
 }
 
