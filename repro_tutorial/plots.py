@@ -305,10 +305,14 @@ def plot_histograms(
                 inside = 0.06 * (high - low)
                 corner, size = (low + inside, 0), (high - low - 2 * inside, count)
                 axes.add_patch(Rectangle(corner, *size, color=look.color("first"), lw=0))
-            title = f"{stream_label(row, look)}{look.say('colon')}{look.say('seeds', seeds=len(row['values']))}"
+            title = (
+                f"{stream_label(row, look)}{look.say('colon')}{look.say('seeds', seeds=len(row['values']))}"
+            )
             write(axes, 2, axes.bbox.y1 + 14, title, look.color("ink"), weight="bold")
             mean, chosen = float(np.mean(row["values"])), row["values"][row["chosen"]]
-            axes.plot([mean] * 2, [0, axes.get_ylim()[1]], color=look.color("ink"), lw=1.6 * PX, ls=(0, (4, 2)))
+            axes.plot(
+                [mean] * 2, [0, axes.get_ylim()[1]], color=look.color("ink"), lw=1.6 * PX, ls=(0, (4, 2))
+            )
             _beside(axes, mean, axes.bbox.y1 - 10, look.say("mean", value=mean), look)
             dot = most * (bars + 12) / bars
             axes.plot([chosen], [dot], marker="o", markersize=9 * PX, color=look.color("second"), mew=0)
