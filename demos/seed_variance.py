@@ -11,7 +11,7 @@ import math
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,10 @@ CHANGES, FULL_CHANGES = 3, 10  # runs of each kind of change
 RUNS, FULL_RUNS = 30, 80
 FEW = 5  # seeds, which many papers stop at
 RESAMPLES, RESAMPLE_SEED = 10_000, 0
-SPLITS = 200  # ways of cutting the test points into halves
+SPLITS, SIZES = 200, (2000, 500, 100)  # so many times, so many test points to choose a seed on
+FIGURE_SIZE = 500  # of which the figure is drawn
 SHOWN_GAPS = (1e-6, 1e-3, 1e-1)
+SETTLED = 1e-6  # relative: below it, the losses of two machines can be compared
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,7 +59,7 @@ def network(init: int, ulp: int | None) -> torch.nn.Sequential:
     """A network whose weights are drawn from seed `init`; one ULP is added to its largest weight but `ulp`."""
     generator, sizes = make_generator(init), [INPUTS, *[WIDTH] * (LAYERS - 1), 2]
     layers: list[torch.nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layer = torch.nn.utils.skip_init(torch.nn.Linear, inputs, outputs)
         torch.nn.init.kaiming_uniform_(layer.weight, generator=generator)
         torch.nn.init.zeros_(layer.bias)
@@ -69,7 +71,7 @@ def network(init: int, ulp: int | None) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def train(
+def train(  # noqa: PLR0913  # all that can vary in a run, by name
     *,
     seed: int | None = None,
     name: str = "",
@@ -109,6 +111,24 @@ def seeds_of(seed: int) -> dict[str, int]:
     return {"init": derive_seed(seed, 0), "order": derive_seed(seed, 1)}
 
 
+def changed(start: int, changes: int, *, known: bool) -> dict[str, list[dict[str, Any]]]:
+    """The runs of the second part: the first twice, then with one change at a time.
+
+    Those with a name have their losses recorded: the first, those with one ULP, and other seeds.
+    """
+    base, others = seeds_of(start), [(start + number) % 2**32 for number in range(1, changes + 1)]
+    named = base | {"seed": start if known else None}
+    return {
+        "same": [named | {"name": name} for name in ("run 1", "again")],
+        "ulp": [named | {"ulp": place, "name": f"run {place + 2}"} for place in range(changes)],
+        "order": [base | {"order": seeds_of(seed)["order"]} for seed in others],
+        "init": [base | {"init": seeds_of(seed)["init"]} for seed in others],
+        "both": [
+            seeds_of(seed) | {"name": f"seed {seed}", "seed": seed if known else None} for seed in others
+        ],
+    }
+
+
 def percent(right: Any) -> float:
     """Which share of the points was got right."""
     return 100 * float(np.mean(right))
@@ -133,24 +153,23 @@ def disagreement(rights: Sequence[Any]) -> float:
     return float(np.mean([percent(a != b) for a, b in combinations(rights, 2)]))
 
 
-def other_half(rights: Sequence[Any]) -> dict[str, float]:
-    """Choose the best seed on one half of the test points, look at it on the other: the mean of many cuts."""
+def elsewhere(rights: Sequence[Any], size: int) -> dict[str, float]:
+    """Choose the best seed on some of the test points, look at it on as many others: the mean of many cuts."""
     rng, right = np.random.default_rng(RESAMPLE_SEED), np.array(rights, dtype=np.float64)
-    leads = []
+    found = []
     for _ in range(SPLITS):
-        cut = np.split(rng.permutation(TESTS), 2)
-        chosen, other = (100 * right[:, half].mean(axis=1) for half in cut)
+        points = rng.permutation(TESTS)
+        chosen, other = (100 * right[:, part].mean(axis=1) for part in (points[:size], points[-size:]))
         best = int(np.argmax(chosen))
-        leads.append([of[best] - of.mean() for of in (chosen, other)] + [1 + np.sum(other > other[best])])
-    lead, left, rank = np.mean(leads, axis=0).tolist()
-    return {"lead": lead, "left": left, "rank": rank, "splits": SPLITS, "runs": len(rights)}
+        leads = [of[best] - of.mean() for of in (chosen, other)]
+        found.append([*leads, 1 + np.sum(other > other[best])])
+    lead, left, rank = np.mean(found, axis=0).tolist()
+    return {"size": size, "lead": lead, "left": left, "rank": rank, "runs": len(rights)}
 
 
 def lottery(out: Transcript, seeds: Sequence[int], rights: Sequence[Any]) -> dict[str, Any]:
     """Many seeds of one method: how far apart, how much the best gains, what it is worth elsewhere."""
     values = [percent(right) for right in rights]
-    halves = [np.mean(np.array(rights)[:, part], axis=1) * 100 for part in np.split(np.arange(TESTS), 2)]
-    first, second = (of.tolist() for of in halves)
     gaps = [abs(a - b) for a, b in combinations(values, 2)]
     std, differ = float(np.std(values, ddof=1)), disagreement(rights)
     spread = {"low": min(values), "high": max(values), "std": std}
@@ -158,23 +177,27 @@ def lottery(out: Transcript, seeds: Sequence[int], rights: Sequence[Any]) -> dic
     # If every test point were decided by a throw of its own, the count of right ones would spread so much.
     alone = {"disagreement": differ, "std": 100 * math.sqrt(differ / 100 / (2 * TESTS))}
     cherry = {"best": max(values), "gain": max(values) - float(np.mean(values)), "runs": len(values)}
-    best = int(np.argmax(first))
-    lucky = {"seed": seeds[best], "first": first[best], "second": second[best], "runs": len(values)}
-    lucky |= {"rank": 1 + sum(value > second[best] for value in second), "mean": float(np.mean(second))}
-    lucky |= {"first_mean": float(np.mean(first)), "correlation": float(np.corrcoef(first, second)[0, 1])}
     few, many = report(values[:FEW]), report(values)
     out.say("seed_variance.method", runs=len(values), points=POINTS, tests=TESTS, **SHORT)
-    facts = {"spread": spread, "pairs": pairs, "alone": alone, "cherry": cherry, "lucky": lucky}
-    facts["splits"] = other_half(rights)
+    facts = {"spread": spread, "pairs": pairs, "alone": alone, "cherry": cherry}
     for name, of in facts.items():
         out.say(f"seed_variance.{name}", **of)
+    out.say("seed_variance.choose", splits=SPLITS)
+    lucky = {str(size): elsewhere(rights, size) for size in SIZES}
+    for row in lucky.values():
+        out.say("seed_variance.lucky", **row)
     out.say("seed_variance.few", **few)
     out.say("seed_variance.many", **many)
+    halves = (slice(0, FIGURE_SIZE), slice(FIGURE_SIZE, 2 * FIGURE_SIZE))
+    first, second = ([percent(right[half]) for right in rights] for half in halves)
+    best = int(np.argmax(first))
     histograms = [
-        {"label": {"key": "seed_variance.half_first"}, "values": first, "chosen": best},
-        {"label": {"key": "seed_variance.half_second"}, "values": second, "chosen": best},
+        {"label": {"key": key, "values": {"size": FIGURE_SIZE}}, "values": of, "chosen": best}
+        for key, of in (("seed_variance.chosen_on", first), ("seed_variance.others", second))
     ]
-    return facts | {"few": few, "many": many, "histograms": histograms}
+    example = {"seed": seeds[best], "rank": 1 + sum(value > second[best] for value in second)}
+    more = {"lucky": lucky, "example": example, "few": few, "many": many, "histograms": histograms}
+    return facts | more
 
 
 def two_methods(out: Transcript, plain: Sequence[Any], decayed: Sequence[Any]) -> dict[str, Any]:
@@ -194,24 +217,26 @@ def two_methods(out: Transcript, plain: Sequence[Any], decayed: Sequence[Any]) -
     return {"gain": gain, "wrong": wrong, "unpaired": unpaired, "paired": paired, "correlation": correlation}
 
 
-def one_ulp(
-    out: Transcript, groups: Mapping[str, Sequence[tuple[Run, Any]]], again: tuple[Run, Any]
-) -> dict[str, Any]:
+def kept_runs(groups: Mapping[str, Sequence[tuple[Run, Any]]]) -> list[Run]:
+    """The runs of the record: the first, the same with one ULP, and other seeds, whose noise is the measure."""
+    return [groups["same"][0][0], groups["ulp"][0][0], *(one for one, _ in groups["both"])]
+
+
+def one_ulp(out: Transcript, groups: Mapping[str, Sequence[tuple[Run, Any]]]) -> dict[str, Any]:
     """One change at a time against the first run: how far it comes, against another seed."""
-    base, changed = groups["ulp"][0][0], groups["ulp"][1][0]
-    others = [one for one, _ in groups["both"][1:]]
+    runs, (first, again) = kept_runs(groups), groups["same"]
     out.print()
-    out.say("seed_variance.changes", runs=len(groups["ulp"]), steps=base.steps_of("loss")[-1], **LONG)
-    table = {"same": {"disagreement": disagreement([groups["ulp"][0][1], again[1]]), "std": 0.0}}
+    steps = runs[0].steps_of("loss")[-1]
+    out.say("seed_variance.changes", runs=len(groups["ulp"]), steps=steps, **LONG)
+    table = {}
     for name, group in groups.items():
-        rights = [right for _, right in group]
+        rights = [right for _, right in (group if name == "same" else (first, *group))]
         std = float(np.std([percent(right) for right in rights], ddof=1))
         table[name] = {"disagreement": disagreement(rights), "std": std}
-    for name, row in table.items():
-        out.say(f"seed_variance.kind_{name}", **row)
+        out.say(f"seed_variance.kind_{name}", **table[name])
     out.print()
-    divergence = compare(base, changed, seed_runs=others)
-    same = distinct_outcomes([base, again[0]])
+    divergence = compare(*runs[:2], seed_runs=runs[2:])
+    same = distinct_outcomes([first[0], again[0]])
     out.say("seed_variance.again" if same == 1 else "seed_variance.not_again")
     out.say("seed_variance.apart", step=divergence.first_step)
     reached = {}
@@ -220,11 +245,10 @@ def one_ulp(
         reached[f"{least:g}"] = steps[0] if steps else "-"
         out.say("seed_variance.reached", gap=f"{least:g}", step=reached[f"{least:g}"])
     ratio = f"{divergence.noise_ratio:.2g}" if divergence.noise_ratio is not None else "-"
-    out.say("seed_variance.noise", ratio=ratio, seeds=len(others))
+    out.say("seed_variance.noise", ratio=ratio, seeds=len(runs) - 2)
     # Rounding on another machine acts as these changes do: as far as they stay small, it does.
-    gaps = np.max([compare(base, one).gap for one, _ in groups["ulp"][1:]], axis=0)
-    settled = int(np.argmax(np.append(gaps > 1e-6 * np.array(base.metrics["loss"]), True)))
-    runs = [base, changed, *others]
+    gaps = np.max([compare(runs[0], one).gap for one, _ in groups["ulp"]], axis=0)
+    settled = int(np.argmax(np.append(gaps > SETTLED * np.array(runs[0].metrics["loss"]), True)))
     results = {"same": same, "kinds": table, "reached": reached, "settled": settled}
     return results | {"different": distinct_outcomes(runs), "divergence": divergence.summary()}
 
@@ -245,32 +269,20 @@ def main(argv: Sequence[str] | None = None) -> Record:
 
     start = secrets.randbits(32) if options.seed is None else options.seed
     seeds = [(start + number) % 2**32 for number in range(runs)]
-    others = [(start + number) % 2**32 for number in range(1, changes + 1)]
+    kinds = changed(start, changes, known=options.seed is not None)
     short = [seeds_of(seed) | SHORT for seed in seeds]
-    base = seeds_of(start)
-    kinds: dict[str, list[dict[str, Any]]] = {
-        "ulp": [base | {"ulp": place} for place in range(changes)],
-        "order": [base | {"order": seeds_of(seed)["order"]} for seed in others],
-        "init": [base | {"init": seeds_of(seed)["init"]} for seed in others],
-        "both": [seeds_of(seed) for seed in others],
-    }
-    known = {seed: None if options.seed is None else seed for seed in (start, *others)}
-    for place, seed in enumerate(others):  # these have their losses recorded: the gap, and the noise of seeds
-        kinds["both"][place] |= {"name": f"seed {seed}", "seed": known[seed]}
-        kinds["ulp"][place] |= {"name": f"run {place + 2}", "seed": known[start]}
-    alone = base | {"name": "run 1", "seed": known[start]}
-    calls = [*short, *({**one, "decay": DECAY} for one in short)]
-    calls += [LONG | one for one in (alone, alone, *(one for of in kinds.values() for one in of))]
+    calls = [*short, *(one | {"decay": DECAY} for one in short)]
+    calls += [LONG | one for of in kinds.values() for one in of]
     calls = [call | {"device": device} for call in calls]
     with isolate_rng():  # a caller's generators stay where they are
         results_of = map_in_processes(train, calls, processes=options.processes)
         done = list(progress(results_of, "seed_variance.progress", options.lang, total=len(calls)))
     rights = [right for _, right in done[: 2 * runs]]
-    first, again, *rest = done[2 * runs :]
-    groups = {kind: [first, *rest[at * changes : (at + 1) * changes]] for at, kind in enumerate(kinds)}
+    rest = iter(done[2 * runs :])
+    groups = {kind: [next(rest) for _ in of] for kind, of in kinds.items()}
     results = lottery(out, seeds, rights[:runs]) | two_methods(out, rights[:runs], rights[runs:])
-    results |= one_ulp(out, groups, again) | {"runs": runs}
-    kept = [first[0], groups["ulp"][1][0], *(one for one, _ in groups["both"][1:])]
+    results |= one_ulp(out, groups) | {"runs": runs}
+    kept = kept_runs(groups)
     record = make_record("seed_variance", argv, options, runs=kept, results=results, out=out)
     if options.plot:
         from repro_tutorial.plots import plot_divergence, plot_histograms, save_figure

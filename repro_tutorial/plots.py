@@ -330,8 +330,8 @@ def _beside(axes: Axes, value: float, y: float, line: str, look: Look) -> None:
 def histogram_edges(values: Sequence[float]) -> list[float]:
     """The edges of about twelve bars for `values`, at round numbers."""
     low, high = min(values), max(values)
-    edges = MaxNLocator(12, steps=NICE, min_n_ticks=2).tick_values(low, high).tolist()
-    return [float(round(edge, 10)) for edge in edges]
+    edges = MaxNLocator(12, steps=NICE, min_n_ticks=2).tick_values(low, high)
+    return [round(float(edge), 10) for edge in edges]
 
 
 def save_figure(figure: Figure, path: Path) -> None:
