@@ -315,7 +315,15 @@ def plot_histograms(
             )
             _beside(axes, mean, axes.bbox.y1 - 10, look.say("mean", value=mean), look)
             dot = most * (bars + 12) / bars
-            axes.plot([chosen], [dot], marker="o", markersize=9 * PX, color=look.color("second"), mew=0)
+            axes.plot(
+                [chosen],
+                [dot],
+                marker="o",
+                markersize=9 * PX,
+                color=look.color("second"),
+                mew=0,
+                clip_on=False,
+            )
             _beside(axes, chosen, axes.bbox.y0 + bars + 12, look.say("chosen", value=chosen), look)
     return figure
 
