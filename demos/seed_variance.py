@@ -41,7 +41,7 @@ FEW = 5  # seeds, which many papers stop at
 RESAMPLES, RESAMPLE_SEED = 10_000, 0
 SPLITS, SIZES = 200, (2000, 500, 100)  # so many times, so many test points to choose a seed on
 FIGURE_SIZE = 500  # of which the figure is drawn
-SHOWN_GAPS = (1e-6, 1e-3, 1e-1)
+SHOWN_GAPS = {"millionth": 1e-6, "thousandth": 1e-3, "tenth": 1e-1}
 SETTLED = 1e-6  # relative: below it, the losses of two machines can be compared
 
 
@@ -226,8 +226,8 @@ def one_ulp(out: Transcript, groups: Mapping[str, Sequence[tuple[Run, Any]]]) ->
     """One change at a time against the first run: how far it comes, against another seed."""
     runs, (first, again) = kept_runs(groups), groups["same"]
     out.print()
-    steps = runs[0].steps_of("loss")[-1]
-    out.say("seed_variance.changes", runs=len(groups["ulp"]), steps=steps, **LONG)
+    last = runs[0].steps_of("loss")[-1]
+    out.say("seed_variance.changes", runs=len(groups["ulp"]), steps=last, **LONG)
     table = {}
     for name, group in groups.items():
         rights = [right for _, right in (group if name == "same" else (first, *group))]
@@ -239,11 +239,11 @@ def one_ulp(out: Transcript, groups: Mapping[str, Sequence[tuple[Run, Any]]]) ->
     same = distinct_outcomes([first[0], again[0]])
     out.say("seed_variance.again" if same == 1 else "seed_variance.not_again")
     out.say("seed_variance.apart", step=divergence.first_step)
-    reached = {}
-    for least in SHOWN_GAPS:
+    reached: dict[str, int | str] = {}
+    for name, least in SHOWN_GAPS.items():
         steps = [step for step, gap in zip(divergence.steps, divergence.gap, strict=True) if gap > least]
-        reached[f"{least:g}"] = steps[0] if steps else "-"
-        out.say("seed_variance.reached", gap=f"{least:g}", step=reached[f"{least:g}"])
+        reached[name] = steps[0] if steps else "-"
+        out.say("seed_variance.reached", gap=f"{least:g}", step=reached[name])
     ratio = f"{divergence.noise_ratio:.2g}" if divergence.noise_ratio is not None else "-"
     out.say("seed_variance.noise", ratio=ratio, seeds=len(runs) - 2)
     # Rounding on another machine acts as these changes do: as far as they stay small, it does.

@@ -338,6 +338,8 @@ def _beside(axes: Axes, value: float, y: float, line: str, look: Look) -> None:
 def histogram_edges(values: Sequence[float]) -> list[float]:
     """The edges of about twelve bars for `values`, at round numbers."""
     low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
     edges = MaxNLocator(12, steps=NICE, min_n_ticks=2).tick_values(low, high)
     return [round(float(edge), 10) for edge in edges]
 

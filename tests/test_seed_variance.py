@@ -90,7 +90,7 @@ def test_one_ulp_in_one_weight_starts_from_the_same_loss_and_grows_beyond_a_half
 
 def test_it_is_one_ulp_in_one_weight():
     plain, changed = (seed_variance.network(3, ulp).state_dict() for ulp in (None, 2))
-    apart = {name: ulp_distance(plain[name], changed[name])[1] for name in plain}
+    apart = {name: ulp_distance(plain[name].ravel(), changed[name].ravel())[1] for name in plain}
     assert sorted(number for of in apart.values() for number in of)[-2:] == [0, 1]
     assert sum(map(sum, apart.values())) == 1
 
@@ -147,7 +147,7 @@ def test_the_interval_of_a_difference_does_not_know_of_pairs():
     shared = rng.normal(80, 1, 30)
     other = shared + 0.2 + rng.normal(0, 0.1, 30)
     low, high = seed_variance.interval(shared, other)
-    assert low < 0 < 0.2 < high, "unpaired: the spread of seeds hides it"
+    assert low < 0 < high - 0.2, "unpaired: the spread of seeds hides it"
     low, high = seed_variance.interval(other - shared)
     assert 0 < low < 0.2 < high + 0.05, "paired: it is seen"
 
@@ -191,11 +191,15 @@ def test_the_pages_words_hold_for_the_published_record(name, published):
     for row in results["lucky"].values():
         assert row["left"] < row["lead"]
     assert results["lucky"]["500"]["left"] < results["lucky"]["500"]["lead"] / 2
+    assert results["example"]["rank"] > 1, "falls from the first place"
+    left = {size: row["left"] / row["lead"] for size, row in results["lucky"].items()}
+    assert left["2000"] > 0.5 > left["500"], "more of the lead is real"
     assert results["same"] == 1
     kinds = {kind: row["disagreement"] for kind, row in results["kinds"].items()}
     assert kinds["same"] == 0
     assert 0.5 < kinds["ulp"] / kinds["both"] < 1.5
-    steps = [published[name].results["divergence"]["first_step"], *results["reached"].values()]
+    steps = [results["reached"][gap] for gap in ("millionth", "thousandth", "tenth")]
+    steps.insert(0, results["divergence"]["first_step"])
     assert all(a < b for a, b in pairwise(steps))
     base, changed, *others = published[name].runs
     assert compare(base, changed, seed_runs=others).noise_ratio == results["divergence"]["noise_ratio"]
@@ -205,13 +209,8 @@ def test_the_pages_words_hold_for_the_published_record(name, published):
 def test_the_unpaired_comparison_misses_what_the_paired_one_sees(published):
     results = published["seeds"].results
     assert results["unpaired"]["low"] < 0 < results["paired"]["low"]
-
-
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_examples_on_the_page_run(lang):
-    page = (ROOT / "docs" / lang / "lessons" / "seed_variance.md").read_text(encoding="utf-8")
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(re.sub(r"^ {4}", "", block, flags=re.MULTILINE), {})
+    assert results["correlation"] > 0.5
+    assert published["full"].results["unpaired"]["low"] > 0, "80 seeds are enough without pairs"
 
 
 # Output, record, figures ------------------------------------------------------------------------------------
@@ -222,7 +221,7 @@ def test_what_is_printed_is_what_is_recorded(seeded):
     histograms = results["histograms"]
     assert results["runs"] == len(histograms[0]["values"]) == 6
     assert results["cherry"]["best"] == results["spread"]["high"]
-    assert f"from all 6 seeds: {results['many']['mean']:.2f}%, 95% interval" in said
+    assert f"mean of all 6 seeds: {results['many']['mean']:.2f}%, 95% interval" in said
     assert f"{results['pairs']['share']:.0f}% of 15 pairs" in said
     assert "nothing changed, 2 runs: identical bit for bit" in said
     assert f"same on every bit before step {results['divergence']['first_step']}\n" in said
