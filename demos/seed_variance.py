@@ -179,9 +179,14 @@ def lottery(out: Transcript, seeds: Sequence[int], rights: Sequence[Any]) -> dic
     cherry = {"best": max(values), "gain": max(values) - float(np.mean(values)), "runs": len(values)}
     few, many = report(values[:FEW]), report(values)
     out.say("seed_variance.method", runs=len(values), points=POINTS, tests=TESTS, **SHORT)
-    facts = {"spread": spread, "pairs": pairs, "alone": alone, "cherry": cherry}
-    for name, of in facts.items():
-        out.say(f"seed_variance.{name}", **of)
+    facts = {
+        "seed_variance.spread": spread,
+        "seed_variance.pairs": pairs,
+        "seed_variance.alone": alone,
+        "seed_variance.cherry": cherry,
+    }
+    for key, of in facts.items():
+        out.say(key, **of)
     out.say("seed_variance.choose", splits=SPLITS)
     lucky = {str(size): elsewhere(rights, size) for size in SIZES}
     for row in lucky.values():
@@ -197,7 +202,7 @@ def lottery(out: Transcript, seeds: Sequence[int], rights: Sequence[Any]) -> dic
     ]
     example = {"seed": seeds[best], "rank": 1 + sum(value > second[best] for value in second)}
     more = {"lucky": lucky, "example": example, "few": few, "many": many, "histograms": histograms}
-    return facts | more
+    return {key.removeprefix("seed_variance."): of for key, of in facts.items()} | more
 
 
 def two_methods(out: Transcript, plain: Sequence[Any], decayed: Sequence[Any]) -> dict[str, Any]:
@@ -210,9 +215,9 @@ def two_methods(out: Transcript, plain: Sequence[Any], decayed: Sequence[Any]) -
     out.print()
     out.say("seed_variance.methods", decay=DECAY, runs=len(a), gain=gain)
     out.say("seed_variance.single", wrong=wrong, pairs=len(a) ** 2)
-    for name, of in (("unpaired", unpaired), ("paired", paired)):
+    for key, of in (("seed_variance.unpaired", unpaired), ("seed_variance.paired", paired)):
         seen = "seed_variance.seen" if of["low"] > 0 or of["high"] < 0 else "seed_variance.unseen"
-        out.say(f"seed_variance.{name}", verdict={"key": seen}, **of)
+        out.say(key, verdict={"key": seen}, **of)
     correlation = float(np.corrcoef(a, b)[0, 1])
     return {"gain": gain, "wrong": wrong, "unpaired": unpaired, "paired": paired, "correlation": correlation}
 

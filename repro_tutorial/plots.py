@@ -285,12 +285,12 @@ def plot_histograms(
     counts = [np.histogram(row["values"], edges)[0] for row in histograms]
     most = max(int(of.max()) for of in counts)
     bars, panel = _BARS[width], HEADER + _MARKS + _BARS[width] + FOOT
-    height, left = len(histograms) * panel + SPACE, 12 + text_width(str(most))
+    height, left = len(histograms) * panel + SPACE, 16 + text_width(str(most))
     with drawing():
         figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
         for place, (row, of) in enumerate(zip(histograms, counts, strict=True)):
             bottom = height - (place + 1) * panel + FOOT
-            box = (left / pixels, bottom / height, 1 - (left + 20) / pixels, (bars + _MARKS) / height)
+            box = (left / pixels, bottom / height, 1 - (left + 26) / pixels, (bars + _MARKS) / height)
             axes = figure.add_axes(box)
             axes.set(xlim=(edges[0], edges[-1]), ylim=(0, most * (bars + _MARKS) / bars))
             axes.set(facecolor="none", axisbelow=True, yticks=[0, most])

@@ -4,6 +4,7 @@ import re
 from itertools import combinations, pairwise
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -224,7 +225,7 @@ def test_what_is_printed_is_what_is_recorded(seeded):
     assert f"mean of all 6 seeds: {results['many']['mean']:.2f}%, 95% interval" in said
     assert f"{results['pairs']['share']:.0f}% of 15 pairs" in said
     assert "nothing changed, 2 runs: identical bit for bit" in said
-    assert f"same on every bit before step {results['divergence']['first_step']}\n" in said
+    assert f"same loss on every bit before step {results['divergence']['first_step']}\n" in said
     assert [run.seed for run in seeded.runs] == [3, 3, 4, 5, 6]
     assert results["different"] == distinct_outcomes(seeded.runs) == 5
     best = histograms[0]["chosen"]
@@ -278,12 +279,6 @@ def test_the_record_and_the_plot_are_written(figure, brief, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted(files)
 
 
-ROWS = [
-    {"label": "first", "values": [80.0, 81.0, 82.5, 82.0], "chosen": 2},
-    {"label": "second", "values": [80.5, 81.25, 80.0, 83.0], "chosen": 2},
-]
-
-
 def test_a_histogram_counts_every_seed_and_marks_mean_and_choice(seeded):
     rows = figure_table("histograms", seeded, "en")
     counted = [sum(int(row[column]) for row in rows[1:-2]) for column in (1, 2)]
@@ -296,13 +291,22 @@ def test_a_histogram_counts_every_seed_and_marks_mean_and_choice(seeded):
     assert "var(--plot-second)" in drawn
 
 
+@pytest.mark.parametrize("values", [[80.2, 81.0, 82.5, 82.0], [80.0] * 4], ids=["several", "one value"])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("rows", [ROWS, [ROWS[0] | {"values": [80.0] * 4}]], ids=["several", "one value"])
-def test_text_of_histograms_fits_and_does_not_overlap(rows, width):
-    figure = plots.plot_histograms(rows, width=width)
-    figure.draw_without_rendering()
-    shown = [part for part in figure.findobj(Text) if part.get_text() and part.get_visible()]
-    boxes = [part.get_window_extent().shrunk(0.95, 0.8) for part in shown]
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_text_of_histograms_fits_and_does_not_overlap(lang, width, values):
+    keys = ("seed_variance.chosen_on", "seed_variance.others")
+    labels = [{"key": key, "values": {"size": 500}} for key in keys]
+    rows = [{"label": label, "values": values, "chosen": chosen} for chosen, label in enumerate(labels)]
+    installed = set(plots.font_manager.get_font_names())
+    fonts = [name for name in plots.CHINESE_FONTS if name in installed and lang == "zh"]
+    if lang == "zh" and not fonts:
+        pytest.skip("no Chinese font is installed to measure with")
+    with matplotlib.rc_context({"font.sans-serif": fonts or ["DejaVu Sans"]}):
+        figure = plots.plot_histograms(rows, lang=lang, width=width)
+        figure.draw_without_rendering()
+        shown = [part for part in figure.findobj(Text) if part.get_text() and part.get_visible()]
+        boxes = [part.get_window_extent().shrunk(0.95, 0.8) for part in shown]
     assert all(box.x0 >= 0 and box.x1 <= WIDTHS[width] and box.y0 >= 0 for box in boxes)
     assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
 
