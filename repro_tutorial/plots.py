@@ -310,21 +310,14 @@ def plot_histograms(
             )
             write(axes, 2, axes.bbox.y1 + 14, title, look.color("ink"), weight="bold")
             mean, chosen = float(np.mean(row["values"])), row["values"][row["chosen"]]
+            scale = most / bars  # of a pixel
             axes.plot(
-                [mean] * 2, [0, axes.get_ylim()[1]], color=look.color("ink"), lw=1.6 * PX, ls=(0, (4, 2))
+                [mean] * 2, [0, scale * (bars + 18)], color=look.color("ink"), lw=1.6 * PX, ls=(0, (4, 2))
             )
-            _beside(axes, mean, axes.bbox.y1 - 10, look.say("mean", value=mean), look)
-            dot = most * (bars + 12) / bars
-            axes.plot(
-                [chosen],
-                [dot],
-                marker="o",
-                markersize=9 * PX,
-                color=look.color("second"),
-                mew=0,
-                clip_on=False,
-            )
-            _beside(axes, chosen, axes.bbox.y0 + bars + 12, look.say("chosen", value=chosen), look)
+            _beside(axes, mean, axes.bbox.y0 + bars + 12, look.say("mean", value=mean), look)
+            dot = axes.plot([chosen], [scale * (bars + 34)], marker="o", markersize=9 * PX, clip_on=False)[0]
+            dot.set(color=look.color("second"), markeredgewidth=0)
+            _beside(axes, chosen, axes.bbox.y0 + bars + 34, look.say("chosen", value=chosen), look)
     return figure
 
 

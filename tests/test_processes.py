@@ -171,7 +171,7 @@ def work(number, what="square", folder=None):
     return number**2, torch.get_num_threads()
 
 def main(argv):
-    calls = [{"number": number, "what": "sleep", "folder": sys.argv[1]} for number in range(4)]
+    calls = [{"number": number, "what": what, "folder": sys.argv[1]} for number, what in enumerate(("square", "sleep"))]
     print(list(map_in_processes(work, calls, processes=2)))
 
 if __name__ == "__main__":
