@@ -193,14 +193,14 @@ def choose_device(name: str) -> str:
     return name
 
 
-def progress(steps: Iterable[T], about: str, lang: str) -> Iterator[T]:
-    """`steps`, with a progress bar where the error stream is a terminal."""
+def progress(steps: Iterable[T], about: str, lang: str, total: int | None = None) -> Iterator[T]:
+    """`steps`, with a progress bar where the error stream is a terminal; `total` where they have no length."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield from steps
         return
     from tqdm import tqdm
 
-    yield from tqdm(steps, desc=text(about, lang), leave=False)
+    yield from tqdm(steps, desc=text(about, lang), leave=False, total=total)
 
 
 def judge_runs(out: Transcript, runs: Sequence[Run]) -> dict[str, Any]:

@@ -15,16 +15,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib import font_manager
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
 from repro_tutorial.divergence import Divergence, compare
 from repro_tutorial.messages import InputError, render
 from repro_tutorial.panels import (
     FOOT,
     HEADER,
+    NICE,
     OWN_FONT,
     PX,
     SPACE,
@@ -81,6 +84,8 @@ DRAWERS = {
     "dropout": "ink",
     "validation_seed": "second",
 }
+_BARS: Mapping[Width, int] = {"wide": 110, "narrow": 100}  # height of a histogram
+_MARKS = 44  # above its bars: the mean and the chosen value, a line of text each
 _ALONE: Mapping[Width, int] = {"wide": 240, "narrow": 190}  # height of a panel, and of two in one figure:
 _UPPER: Mapping[Width, int] = {"wide": 210, "narrow": 180}
 _LOWER: Mapping[Width, int] = {"wide": 190, "narrow": 170}
@@ -331,6 +336,82 @@ def _pixels(image: Sequence[int], size: int) -> Outline:
                 Outline([(first, y), (last, y), (last, y + 1), (first, y + 1), (first, y)], closed=True)
             )
     return Outline.make_compound_path(*boxes)
+
+
+def plot_histograms(
+    histograms: Sequence[Mapping[str, Any]],
+    *,
+    lang: str = "en",
+    theme: Theme = "light",
+    width: Width = "wide",
+) -> Figure:
+    """How often each value occurs, a panel for each of `histograms`, all on one axis.
+
+    Each has a `label` (a line of text or a message) and `values` in percent, one of a seed each; `chosen` is
+    the place of the value that is marked by a dot, besides the mean, which is marked by a dashed line.
+
+    Raises:
+        InputError: no histograms.
+
+    Lesson: seed_variance
+    """
+    if not histograms:
+        raise InputError("plots.no_histograms")
+    look, pixels = Look(lang, theme, width), WIDTHS[width]
+    edges = histogram_edges([value for row in histograms for value in row["values"]])
+    counts = [np.histogram(row["values"], edges)[0] for row in histograms]
+    most = max(int(of.max()) for of in counts)
+    bars, panel = _BARS[width], HEADER + _MARKS + _BARS[width] + FOOT
+    height, left = len(histograms) * panel + SPACE, 16 + text_width(str(most))
+    with drawing():
+        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
+        for place, (row, of) in enumerate(zip(histograms, counts, strict=True)):
+            bottom = height - (place + 1) * panel + FOOT
+            box = (left / pixels, bottom / height, 1 - (left + 26) / pixels, (bars + _MARKS) / height)
+            axes = figure.add_axes(box)
+            axes.set(xlim=(edges[0], edges[-1]), ylim=(0, most * (bars + _MARKS) / bars))
+            axes.set(facecolor="none", axisbelow=True, yticks=[0, most])
+            for side, spine in axes.spines.items():
+                spine.set(visible=side == "bottom", color=look.color("muted"), linewidth=PX)
+            axes.tick_params(labelsize=13 * PX, labelcolor=look.color("muted"), color=look.color("muted"))
+            axes.tick_params(axis="y", length=0)
+            ticks = MaxNLocator(6 if width == "wide" else 4, steps=NICE).tick_values(edges[0], edges[-1])
+            ticks = [tick for tick in ticks if edges[0] <= tick <= edges[-1]]
+            axes.set_xticks(ticks, [f"{tick:g}%" for tick in ticks])
+            for low, high, count in zip(edges, edges[1:], of, strict=False):
+                inside = 0.06 * (high - low)
+                corner, size = (low + inside, 0), (high - low - 2 * inside, count)
+                axes.add_patch(Rectangle(corner, *size, color=look.color("first"), lw=0))
+            title = (
+                f"{stream_label(row, look)}{look.say('colon')}{look.say('seeds', seeds=len(row['values']))}"
+            )
+            write(axes, 2, axes.bbox.y1 + 14, title, look.color("ink"), weight="bold")
+            mean, chosen = float(np.mean(row["values"])), row["values"][row["chosen"]]
+            scale = most / bars  # of a pixel
+            axes.plot(
+                [mean] * 2, [0, scale * (bars + 18)], color=look.color("ink"), lw=1.6 * PX, ls=(0, (4, 2))
+            )
+            _beside(axes, mean, axes.bbox.y0 + bars + 12, look.say("mean", value=mean), look)
+            dot = axes.plot([chosen], [scale * (bars + 34)], marker="o", markersize=9 * PX, clip_on=False)[0]
+            dot.set(color=look.color("second"), markeredgewidth=0)
+            _beside(axes, chosen, axes.bbox.y0 + bars + 34, look.say("chosen", value=chosen), look)
+    return figure
+
+
+def _beside(axes: Axes, value: float, y: float, line: str, look: Look) -> None:
+    """Text at the right of `value`, or at its left where it would not fit."""
+    x = float(axes.transData.transform((value, 0))[0])
+    fits = x + 9 + text_width(line) < axes.figure.bbox.width
+    write(axes, x + (9 if fits else -9), y, line, look.color("ink"), ha="left" if fits else "right")
+
+
+def histogram_edges(values: Sequence[float]) -> list[float]:
+    """The edges of about twelve bars for `values`, at round numbers."""
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = MaxNLocator(12, steps=NICE, min_n_ticks=2).tick_values(low, high)
+    return [round(float(edge), 10) for edge in edges]
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -1,7 +1,10 @@
-"""Start processes that end when we do: PyTorch's launcher, with a time limit, stopped after whatever can be noticed."""
+"""Start processes that end when we do: PyTorch's launcher, and runs spread over the cores."""
 
 import contextlib
+import functools
+import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -10,14 +13,19 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
 
 from repro_tutorial.messages import InputError, Line
 
 GRACE = 15  # seconds that torchrun has to stop its ranks before it is killed
 LOOPBACK = ("lo", "lo0")  # as Linux and macOS call it
+
+T = TypeVar("T")
 
 
 def run_torchrun(
@@ -128,3 +136,131 @@ def _problem(failure: Path, errors: str, code: int) -> Line:
         return {"key": "processes.died", "values": {"rank": first[1], "code": first[2]}}
     values = {"rank": first[1], "problem": " ".join(raised.split())}
     return {"key": "processes.raised", "values": values}
+
+
+# Runs spread over the cores -----------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux, where a process can be held to some of them
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_in_processes(
+    function: Callable[..., T], calls: Sequence[Mapping[str, Any]], *, processes: int
+) -> Iterator[T]:
+    """The results of ``function(**call)`` for each of `calls`, in their order, each as soon as it is there.
+
+    The calls are spread over so many `processes`, or made here if that is 1. Each computes with one thread,
+    so that the results have the same bits whatever the number of processes, as long as `function` draws
+    from generators that it makes itself and not from those that it finds. `function` stands at the top of a
+    module or script, which every process loads again; what it takes and returns can be pickled without that
+    module: numbers, text, arrays, classes of a package.
+
+    When a call fails, when the caller stops asking, and when this process is interrupted or asked to end,
+    all of them end at once; when it is killed, each ends by itself.
+
+    Raises:
+        InputError: a call raised (its own InputError as it is, any other error in one line), or a process
+            was killed.
+
+    >>> [round(root, 2) for root in map_in_processes(pow, [{"base": 2, "exp": 0.5}], processes=1)]
+    [1.41]
+
+    Lesson: seed_variance
+    """
+    if processes == 1:
+        for number, call in enumerate(calls, start=1):
+            with _told(number, len(calls)):
+                result = _with_one_thread(function, call)
+            yield result
+        return
+    others, waiting = set(multiprocessing.active_children()), []
+    # Fresh processes: a copy of this one would inherit its threads' locks, and PyTorch has threads.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(processes, len(calls)), context, initializer=_begin_worker)
+    with _ended_by_signals():
+        try:
+            with _without_ctrl_c():
+                for call in calls:
+                    named = (function.__code__.co_filename, function.__name__, dict(call))
+                    waiting.append(pool.submit(_call, *named))
+            for number, future in enumerate(waiting, start=1):
+                with _told(number, len(calls)):
+                    result = future.result()
+                yield result
+        finally:
+            if not all(future.done() for future in waiting):
+                for worker in set(multiprocessing.active_children()) - others:
+                    worker.kill()
+            pool.shutdown(cancel_futures=True)
+
+
+def _call(file: str, name: str, call: Mapping[str, Any]) -> Any:
+    return getattr(_loaded(file), name)(**call)
+
+
+@functools.cache
+def _loaded(file: str) -> ModuleType:
+    """The module in `file`: by name it could not be found, since demos lie outside the package."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _begin_worker() -> None:
+    """In a worker, before its first call: one thread, and someone who notices when the parent is gone."""
+    import torch
+
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _with_one_thread(function: Callable[..., T], call: Mapping[str, Any]) -> T:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return function(**call)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _told(number: int, runs: int) -> Iterator[None]:
+    """What goes wrong in the block is told in one line: it is call `number` of `runs`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except BrokenProcessPool as error:
+        raise InputError("processes.killed", number=number, runs=runs) from error
+    except Exception as error:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError("processes.run_raised", number=number, runs=runs, problem=problem) from error
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes started in the block never see Ctrl-C, which a terminal sends to all: we alone act on it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

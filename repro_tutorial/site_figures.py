@@ -18,10 +18,12 @@ from repro_tutorial.messages import InputError
 from repro_tutorial.panels import NICE, PX, RUNS, THEMES, Look, Width, spread
 from repro_tutorial.plots import (
     having,
+    histogram_edges,
     largest,
     picture_captions,
     plot_divergence,
     plot_draws,
+    plot_histograms,
     plot_metric,
     plot_pictures,
     plot_runs,
@@ -42,7 +44,7 @@ def figure_svg(kind: str, record: Record, lang: str, width: Width) -> str:
 
     Its colors are the variables of `css_variables`, its fonts the page's, its size in CSS pixels; its name
     for screen readers says in words what it shows. `kind` is "runs", "metric", "divergence", or one of those
-    whose data the record's results hold under the kind's name: "streams", "pictures", "draws".
+    whose data the record's results hold under the kind's name: "streams", "pictures", "draws", "histograms".
 
     Raises:
         InputError: another kind, or a record that has nothing to draw.
@@ -242,6 +244,29 @@ def _tabulate_draws(draws: Rows, look: Look) -> list[list[str]]:
     return [heads, *([str(at), *cells] for at, cells in enumerate(rows, start=1))]
 
 
+def _describe_histograms(histograms: Rows, look: Look) -> str:
+    sentences = []
+    for row in histograms:
+        values = row["values"]
+        chosen = values[row["chosen"]]
+        measured = {"mean": float(np.mean(values)), "low": min(values), "high": max(values)}
+        rank = 1 + sum(value > chosen for value in values)
+        measured |= {"seeds": len(values), "chosen": chosen, "rank": rank}
+        sentences.append(look.say("about_histogram", label=stream_label(row, look), **measured))
+    return look.say("space").join(sentences)
+
+
+def _tabulate_histograms(histograms: Rows, look: Look) -> list[list[str]]:
+    edges = histogram_edges([value for row in histograms for value in row["values"]])
+    counts = [np.histogram(row["values"], edges)[0] for row in histograms]
+    heads = [look.say("from_to"), *(stream_label(row, look) for row in histograms)]
+    bars = zip(edges, edges[1:], *counts, strict=False)
+    rows = [[f"{low:g}–{high:g}%", *map(str, of)] for low, high, *of in bars]
+    means = [f"{np.mean(row['values']):.2f}%" for row in histograms]
+    chosen = [f"{row['values'][row['chosen']]:.2f}%" for row in histograms]
+    return [heads, *rows, [look.say("mean_row"), *means], [look.say("chosen_row"), *chosen]]
+
+
 class _Kind(NamedTuple):
     """A kind of figure that is drawn from results: the figure itself, what it shows in words, its numbers."""
 
@@ -254,6 +279,7 @@ _KINDS: Mapping[str, _Kind] = {
     "streams": _Kind(plot_streams, _describe_streams, _tabulate_streams),
     "draws": _Kind(plot_draws, _describe_draws, _tabulate_draws),
     "pictures": _Kind(plot_pictures, _describe_pictures, _tabulate_pictures),
+    "histograms": _Kind(plot_histograms, _describe_histograms, _tabulate_histograms),
 }
 
 

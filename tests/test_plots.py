@@ -384,7 +384,7 @@ def test_existing_file_is_not_overwritten(tmp_path):
         ),
         (
             lambda: figure_table("pie", a_record(*SAME), "en"),
-            "cannot draw a figure 'pie': there are runs, metric, divergence, streams, pictures and draws",
+            "cannot draw a figure 'pie': there are runs, metric, divergence, streams, pictures, draws and histograms",
         ),
     ],
 )
