@@ -334,8 +334,8 @@ def split(outline):
 @pytest.mark.parametrize(
     ("lang", "about"),
     [
-        ("en", "Dropout masks after derive_seed(42, rank): 4 different on 4 GPUs."),
-        ("zh", "derive_seed(42, rank) 之后的随机失活掩码：4 块 GPU 上有 4 种。"),
+        ("en", "Dropout masks after derive_seed(42, rank): 4 different of 4 pictures."),
+        ("zh", "derive_seed(42, rank) 之后的随机失活掩码：4 张图片中有 4 张不同。"),
     ],
 )
 def test_the_figure_of_the_site_has_words_and_a_table(four_gpus, lang, about):
