@@ -21,7 +21,16 @@ import torch
 from tqdm import tqdm
 
 from repro_tutorial.checkpoint import interrupt_waits, load_checkpoint, save_checkpoint
-from repro_tutorial.cli import Parser, choose_device, count, demo_parser, make_record, progress, run
+from repro_tutorial.cli import (
+    Parser,
+    choose_device,
+    count,
+    demo_parser,
+    make_record,
+    progress,
+    run,
+    worker_count,
+)
 from repro_tutorial.datasets import (
     Pictures,
     download_cifar10,
@@ -43,7 +52,7 @@ STEPS = 2_000  # batches of a short run
 FULL_STEPS = 25_000  # the source's two epochs of 12,500 batches
 ROW = 2_000  # batches in the mean that a line prints; fewer in a short run, so that it has four lines
 SAVE_EVERY = 1_000  # batches between two checkpoints
-MOST_WORKERS, MOST_THREADS = 32, 256  # PyTorch does not survive a hundred thousand threads
+MOST_THREADS = 256  # PyTorch does not survive a hundred thousand threads
 # The source has float32. Its rounding belongs to the processor, and after thousands of batches it shows in the
 # printed digits; a full run has float64, whose rounding does not.
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -356,13 +365,6 @@ def get_pictures(options: argparse.Namespace, out: Transcript) -> Pictures:
     key = "cifar_cudnn.data_verified" if pictures.verified else "cifar_cudnn.data_unverified"
     out.say(key, pictures=len(pictures.labels))
     return pictures
-
-
-def worker_count(given: str) -> int:
-    """A number of worker processes from the command line."""
-    if not given.strip().isdecimal() or int(given) > MOST_WORKERS:
-        raise InputError("cifar_cudnn.bad_workers", given=repr(given), most=MOST_WORKERS)
-    return int(given)
 
 
 def thread_count(given: str) -> int:

@@ -18,7 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from repro_tutorial.cli import choose_device, demo_parser, judge_runs, make_record, run
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.divergence import distinct_outcomes
 from repro_tutorial.fingerprint import fingerprint_state_dict, fingerprint_tensor
 from repro_tutorial.messages import Transcript
@@ -92,6 +93,7 @@ def train(name: str, seed: int, device: str, *, validate: bool, own: bool) -> tu
             *(torch.nn.Linear(FEATURES, HIDDEN), torch.nn.ReLU(), torch.nn.Dropout(0.2)),
             torch.nn.Linear(HIDDEN, 1),
         ).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     training, validation = loaders(parts, seed, own)
     recorder = Recorder(name, seed=seed)
     for _ in range(EPOCHS):
@@ -100,11 +102,9 @@ def train(name: str, seed: int, device: str, *, validate: bool, own: bool) -> tu
             with tape.by("dropout"):
                 loss = (model(point) - target).square().mean()
             recorder.log(loss=loss.item())
-            model.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter -= LEARNING_RATE * parameter.grad
+            optimizer.step()
         if validate:
             look_at(model, batches(validation, tape, "validation"))
     return recorder.finish(weights=fingerprint_state_dict(model.state_dict())), tape.draws
@@ -436,9 +436,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
     device = choose_device(options.device)
     out = Transcript(options.lang)
 
-    with isolate_rng(), ExitStack() as caller:  # whose generators and threads stay as they are
-        caller.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)  # the nets are so small that threads would wait for each other
+    with isolate_rng(), one_thread():  # a caller's generators and threads stay as they are
         if options.show in SHOWS:
             runs, results = SHOWS[options.show](out, options.seed)
         else:

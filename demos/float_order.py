@@ -8,7 +8,6 @@ See:   sums of the same numbers, a row alone and in a batch, and how one last bi
 Needs: a CPU and some seconds; with --processes about twice as many.
 """
 
-import contextlib
 import json
 import math
 import operator
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 
 from repro_tutorial.cli import choose_device, demo_parser, make_record, progress, run
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.divergence import compare, distinct_outcomes, ulp_distance
 from repro_tutorial.fingerprint import fingerprint_state_dict
 from repro_tutorial.messages import Transcript
@@ -318,8 +318,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
     # Without a seed there is one all the same, and all runs start from it: only the order shall differ.
     start = secrets.randbits(32) if options.seed is None else options.seed
     runs, others = [], []
-    with isolate_rng(), contextlib.ExitStack() as caller:  # whose generators and threads stay as they are
-        caller.callback(torch.set_num_threads, torch.get_num_threads())
+    with isolate_rng(), one_thread():  # a caller's generators and threads stay as they are
         results = show_sums(out, start)
         out.say("float_order.start", start=start, rate=rate, order=options.order)
         for number in progress(range(1, options.runs + 1), "float_order.progress", options.lang):

@@ -18,7 +18,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from repro_tutorial.cli import choose_device, demo_parser, judge_runs, make_record, run
-from repro_tutorial.determinism import get_switches, set_switches
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.fingerprint import fingerprint_state_dict
 from repro_tutorial.lessons import find_root
 from repro_tutorial.messages import InputError, Transcript
@@ -285,30 +285,17 @@ def train(name: str, seed: int, cure: bool) -> Run:
     seed_everything(seed)
     noise = np.random.default_rng(derive_seed(seed, 1) if cure else None)
     model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     points = torch.randn(32, 4)
     recorder = Recorder(name, seed=seed if cure else None)
     for _ in range(STEPS):
         blurred = points + torch.from_numpy(noise.normal(0, 0.1, (32, 4))).float()
         loss = (model(blurred) - points.sum(1, keepdim=True)).square().mean()
         recorder.log(loss=loss.item())
-        model.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= LEARNING_RATE * parameter.grad
+        optimizer.step()
     return recorder.finish(weights=fingerprint_state_dict(model.state_dict()))
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """The nets are tiny; a caller's generators and threads stay as they are."""
-    before = get_switches()
-    try:
-        with isolate_rng():
-            torch.set_num_threads(1)
-            yield
-    finally:
-        set_switches(before)
 
 
 def main(argv: Sequence[str] | None = None) -> Record | None:
@@ -327,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> Record | None:
     if not options.cure:
         results |= show_table(out, [options.only] if options.only else list(CALLS), options.seed)
     out.say("frameworks.cured" if options.cure else "frameworks.uncured", seed=options.seed)
-    with one_thread():
+    with isolate_rng(), one_thread():  # a caller's generators and threads stay as they are
         runs = [train(f"run {number}", options.seed, options.cure) for number in range(1, options.runs + 1)]
     results |= judge_runs(out, runs)
     if options.plot:

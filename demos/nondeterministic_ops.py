@@ -28,6 +28,7 @@ from repro_tutorial.cli import choose_device, count, demo_parser, judge_runs, ma
 from repro_tutorial.determinism import get_switches, set_deterministic, set_switches
 from repro_tutorial.fingerprint import fingerprint_state_dict, fingerprint_tensor
 from repro_tutorial.messages import Transcript
+from repro_tutorial.processes import cores  # on one, two threads take turns and seldom race
 from repro_tutorial.rng_state import isolate_rng
 from repro_tutorial.runs import Record, Recorder, Run
 from repro_tutorial.seeding import make_generator, seed_everything
@@ -93,11 +94,6 @@ def train(name: str, seed: int, cure: str, device: str) -> Run:
 def cure_line(cure: str) -> dict[str, str]:
     """The name of a cure as a line of its own, in every language."""
     return {"key": CURES[cure]}
-
-
-def cores() -> int:
-    """How many processor cores this process may use: on one, two threads take turns and seldom race."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def show(out: Transcript, runs: Sequence[Run]) -> None:

@@ -28,8 +28,17 @@ from repro_tutorial.checkpoint import (
     load_training_state,
     save_training_state,
 )
-from repro_tutorial.cli import choose_device, demo_parser, judge_runs, make_record, new_file, progress, run
-from repro_tutorial.determinism import get_switches, set_switches
+from repro_tutorial.cli import (
+    choose_device,
+    demo_parser,
+    judge_runs,
+    make_record,
+    new_file,
+    progress,
+    run,
+    worker_count,
+)
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.divergence import compare, distinct_outcomes
 from repro_tutorial.fingerprint import fingerprint_state_dict, fingerprint_tensor
 from repro_tutorial.messages import InputError, Transcript, text
@@ -42,7 +51,6 @@ STEPS, STOP = 60, 30  # all steps; those before the process ends
 SAMPLES, BATCH, FEATURES = 192, 16, 16  # 12 steps an epoch, so that the stop lies in the middle of the third
 DROPOUT, SHAKE = 0.2, 0.1
 LEARNING_RATE, MOMENTUM, LOWER_EVERY = 0.02, 0.9, 20
-MOST_WORKERS = 8
 SHOWN = (1, 29, 30, 31, 32, 60)  # the steps whose losses are printed
 
 PARTS = ("optimizer", "scheduler")
@@ -268,13 +276,6 @@ def train_all(options: argparse.Namespace, device: str, out: Transcript) -> tupl
     return runs, results
 
 
-def worker_count(given: str) -> int:
-    """A number of worker processes from the command line."""
-    if not given.strip().isdecimal() or int(given) > MOST_WORKERS:
-        raise InputError("resume.bad_workers", given=repr(given), most=MOST_WORKERS)
-    return int(given)
-
-
 def chosen(options: argparse.Namespace, device: str, out: Transcript) -> tuple[list[Run], dict[str, Any]]:
     """What the options ask for: the first half alone, the second alone, or all."""
     if options.save:
@@ -301,13 +302,9 @@ def main(argv: Sequence[str] | None = None) -> Record:
     parser.option("--from", type=Path, metavar="FILE", dest="start")
     options = parser.parse_args(argv)
     device = choose_device(options.device)
-    out, switches = Transcript(options.lang), get_switches()
-    try:
-        torch.set_num_threads(1)  # with a net this small, threads spend their time waiting for each other
-        with isolate_rng():  # a caller's generators stay where they are
-            runs, results = chosen(options, device, out)
-    finally:
-        set_switches(switches)
+    out = Transcript(options.lang)
+    with isolate_rng(), one_thread():  # a caller's generators and threads stay as they are
+        runs, results = chosen(options, device, out)
     if options.plot:
         from repro_tutorial.plots import plot_runs, save_figure
 

@@ -7,7 +7,6 @@ See:   how far seeds lie apart, what the best of them is worth, and one ULP in o
 Needs: a CPU and up to a minute; all cores are used, and how many there are changes no bit.
 """
 
-import contextlib
 import math
 import secrets
 import sys
@@ -20,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from repro_tutorial.cli import choose_device, count, demo_parser, make_record, progress, run
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.divergence import FloatArray, compare, distinct_outcomes
 from repro_tutorial.fingerprint import fingerprint_state_dict
 from repro_tutorial.messages import InputError, Transcript
@@ -281,9 +281,7 @@ def main(argv: Sequence[str] | None = None) -> Record:
     calls = [*short, *(one | {"decay": DECAY} for one in short)]
     calls += [LONG | one for of in kinds.values() for one in of]
     calls = [call | {"device": device} for call in calls]
-    with isolate_rng(), contextlib.ExitStack() as caller:  # whose generators and threads stay as they are
-        caller.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)  # as in every process: the record names the number
+    with isolate_rng(), one_thread():  # as in every process: the record names the number
         results_of = map_in_processes(train, calls, processes=options.processes)
         done = list(progress(results_of, "seed_variance.progress", options.lang, total=len(calls)))
         rights = [right for _, right in done[: 2 * runs]]

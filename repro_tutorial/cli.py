@@ -33,6 +33,8 @@ T = TypeVar("T")
 # Options with a value that say where things lie or how they are told, not what is run.
 UNRECORDED = ("--json", "--plot", "--lang", "--checkpoint", "--data-dir", "--mirror", "--save", "--from")
 
+MOST_WORKERS = 32  # of a loader
+
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -137,6 +139,13 @@ def count(given: str) -> int:
     """A whole number from 1."""
     if not re.fullmatch(r"\+?\d+", given.strip()) or int(given) < 1:
         raise InputError("cli.bad_count", given=repr(given))
+    return int(given)
+
+
+def worker_count(given: str) -> int:
+    """A number of worker processes for a loader, 0 for none."""
+    if not given.strip().isdecimal() or int(given) > MOST_WORKERS:
+        raise InputError("cli.bad_workers", given=repr(given), most=MOST_WORKERS)
     return int(given)
 
 

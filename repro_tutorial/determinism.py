@@ -114,6 +114,27 @@ def set_switches(switches: Switches) -> None:
     _set_float32_precision(switches, now)
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """In the block PyTorch computes with one thread, and afterwards with as many as before.
+
+    For small networks: several threads spend their time waiting for each other, and their number can change
+    the last bits.
+
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+
+    Lesson: float_order
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _set_float32_precision(switches: Switches, now: Switches) -> None:
     precision = switches.float32_matmul_precision
     if precision is not None and precision != now.float32_matmul_precision:

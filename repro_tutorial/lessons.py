@@ -5,7 +5,6 @@ writes docs/assets/records/: nothing else writes there. Slow ones stay as they w
 ``SLUG:EXPERIMENT`` names one.
 """
 
-import importlib.util
 import json
 import sys
 import tomllib
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from repro_tutorial.messages import LANGUAGES, InputError
+from repro_tutorial.processes import load_file
 from repro_tutorial.runs import FORMAT_VERSION, Record, dump
 
 
@@ -92,12 +92,7 @@ def _lesson(row: Mapping[str, Any], path: Path) -> Lesson:
 
 def load_demo(root: Path, slug: str) -> ModuleType:
     """The demo of a lesson as a module, run as far as its functions."""
-    spec = importlib.util.spec_from_file_location(slug, root / "demos" / f"{slug}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(root / "demos" / f"{slug}.py")
 
 
 def record_lesson(root: Path, lesson: Lesson, names: Collection[str] = ()) -> None:

@@ -235,9 +235,9 @@ def mark(axes: Axes, step: int, look: Look) -> None:
     axes.axvline(step, color=look.color("muted"), linewidth=PX, alpha=0.6, zorder=1.5)
 
 
-def write(axes: Axes, x: float, y: float, line: str, color: str, **style: str) -> None:
+def write(place: Axes | Figure, x: float, y: float, line: str, color: str, **style: str) -> None:
     """Text whose middle is at height `y`: pixels from the lower left corner of the figure."""
-    figure = axes.figure
+    figure = place.figure
     # The baseline is set here: Matplotlib would measure with a font that the reader does not see.
     x, y = x / figure.bbox.width, (y - 0.36 * _SIZE) / figure.bbox.height
     words = figure.text(x, y, line, color=color, size=_SIZE * PX, va="baseline", parse_math=False)

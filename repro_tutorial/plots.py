@@ -178,16 +178,14 @@ def plot_streams(
         raise InputError("plots.no_streams")
     look, pixels = Look(lang, theme, width), WIDTHS[width]
     rows, count = [stream["numbers"] for stream in streams], len(streams[0]["numbers"])
-    height = len(rows) * (HEADER + _TAPE) + FOOT
     right = 12 + text_width(look.say("number"))
     with drawing():
-        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
-        for place, (row, stream) in enumerate(zip(rows, streams, strict=True), start=1):
-            bottom = height - place * (HEADER + _TAPE)
+        figure, bottoms = _rows_of(look, streams, _TAPE, 0, FOOT)
+        height = figure.bbox.height
+        for place, (row, bottom) in enumerate(zip(rows, bottoms, strict=True), start=1):
             axes = figure.add_axes((0, bottom / height, 1 - right / pixels, _TAPE / height))
             axes.set_axis_off()
             axes.set(xlim=(0.5, count + 0.5), ylim=(0, 1))
-            write(axes, 2, bottom + _TAPE + 12, stream_label(stream, look), look.color("ink"), weight="bold")
             if place > 1:
                 verdict = stream_verdict(row, rows[0], look)
                 write(axes, axes.bbox.x1 - 2, bottom + _TAPE + 12, verdict, look.color("ink"), ha="right")
@@ -200,6 +198,22 @@ def plot_streams(
             write(axes, x, 14, str(at), look.color("muted"), ha="center")
         write(axes, axes.bbox.x1 + 8, 14, look.say("number"), look.color("muted"))
     return figure
+
+
+def _rows_of(
+    look: Look, rows: Sequence[Mapping[str, Any]], inner: int, below: int, foot: int
+) -> tuple[Figure, list[int]]:
+    """A figure of rows under their labels, `foot` pixels below the last, and the lower edge of each row.
+
+    A row is `inner` pixels high, with `below` pixels for what stands under it.
+    """
+    row_height = HEADER + inner + below
+    height = len(rows) * row_height + foot
+    figure = Figure(figsize=(WIDTHS[look.width] / 96, height / 96), dpi=96, facecolor=look.color("paper"))
+    bottoms = [height - place * row_height + below for place in range(1, len(rows) + 1)]
+    for row, bottom in zip(rows, bottoms, strict=True):
+        write(figure, 2, bottom + inner + 12, stream_label(row, look), look.color("ink"), weight="bold")
+    return figure, bottoms
 
 
 def stream_label(stream: Mapping[str, Any], look: Look) -> str:
@@ -236,12 +250,10 @@ def plot_pictures(
         raise InputError("plots.no_pictures")
     look, pixels = Look(lang, theme, width), WIDTHS[width]
     side = _PICTURE[width]
-    row_height = HEADER + side + _CAPTION
-    height = len(pictures) * row_height + SPACE
     with drawing():
-        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
-        for place, row in enumerate(pictures, start=1):
-            bottom = height - place * row_height + _CAPTION
+        figure, bottoms = _rows_of(look, pictures, side, _CAPTION, SPACE)
+        height = figure.bbox.height
+        for row, bottom in zip(pictures, bottoms, strict=True):
             for number, image in enumerate(row["images"]):
                 left = 2 + number * (side + SPACE)
                 axes = figure.add_axes((left / pixels, bottom / height, side / pixels, side / height))
@@ -253,8 +265,6 @@ def plot_pictures(
                 axes.add_patch(PathPatch(_pixels(image, size), facecolor=color, linewidth=0))
                 caption = picture_captions(row, look)[number]
                 write(axes, left + side / 2, bottom - 11, caption, look.color("muted"), ha="center")
-            label = stream_label(row, look)
-            write(axes, 2, bottom + side + 12, label, look.color("ink"), weight="bold")
     return figure
 
 
@@ -289,15 +299,13 @@ def plot_draws(
     legend = [look.say(f"draw_{by}") for by in DRAWERS] + [look.say("draw_other")]
     columns = 2 if width == "wide" else 1
     foot = _CAPTION + _LEGEND * -(-len(legend) // columns) + SPACE
-    height = len(draws) * (HEADER + _TAPE + _CAPTION) + foot
     with drawing():
-        figure = Figure(figsize=(pixels / 96, height / 96), dpi=96, facecolor=look.color("paper"))
-        for place, row in enumerate(draws, start=1):
-            bottom = height - place * (HEADER + _TAPE + _CAPTION) + _CAPTION
+        figure, bottoms = _rows_of(look, draws, _TAPE, _CAPTION, foot)
+        height = figure.bbox.height
+        for row, bottom in zip(draws, bottoms, strict=True):
             axes = figure.add_axes((0, bottom / height, 1, _TAPE / height))
             axes.set_axis_off()
             axes.set(xlim=(0.5, most + 0.5), ylim=(0, 1))
-            write(axes, 2, bottom + _TAPE + 12, stream_label(row, look), look.color("ink"), weight="bold")
             for at, cell in enumerate(row["cells"], start=1):
                 color = look.color(DRAWERS[cell["by"]])
                 fill = look.color("paper") if cell["same"] is False else color

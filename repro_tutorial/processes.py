@@ -172,9 +172,11 @@ def map_in_processes(
     Lesson: seed_variance
     """
     if processes == 1:
+        from repro_tutorial.determinism import one_thread
+
         for number, call in enumerate(calls, start=1):
-            with _told(number, len(calls)):
-                result = _with_one_thread(function, call)
+            with _told(number, len(calls)), one_thread():
+                result = function(**call)
             yield result
         return
     others, waiting = set(multiprocessing.active_children()), []
@@ -199,18 +201,23 @@ def map_in_processes(
 
 
 def _call(file: str, name: str, call: Mapping[str, Any]) -> Any:
-    return getattr(_loaded(file), name)(**call)
+    return getattr(_loaded(Path(file)), name)(**call)
 
 
-@functools.cache
-def _loaded(file: str) -> ModuleType:
-    """The module in `file`: by name it could not be found, since demos lie outside the package."""
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+def load_file(file: Path) -> ModuleType:
+    """The module in `file`, run anew; for demos, which lie outside the package, so that no name finds them.
+
+    Lesson: seed_variance
+    """
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+_loaded = functools.cache(load_file)  # once in each worker
 
 
 def _begin_worker() -> None:
@@ -226,17 +233,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _with_one_thread(function: Callable[..., T], call: Mapping[str, Any]) -> T:
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return function(**call)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager

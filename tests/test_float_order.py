@@ -1,13 +1,11 @@
 """The lesson's claims: another order gives another sum, and a last bit grows; the same order repeats on every bit."""
 
-import contextlib
 import json
 import os
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 import torch
 from demo_runs import lines
 
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.divergence import compare, distinct_outcomes, noise_floor, ulp_distance
 from repro_tutorial.lessons import load_demo
 from repro_tutorial.messages import InputError
@@ -29,17 +28,8 @@ float_order = load_demo(ROOT, "float_order")
 Setting = float_order.Setting
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    with isolate_rng():
-        torch.set_num_threads(1)
-        yield
-    torch.set_num_threads(before)
-
-
 def train(setting: Setting, seed: int = 3, rate: float = float_order.RATE) -> Run:
-    with one_thread():
+    with isolate_rng(), one_thread():
         return float_order.train("a", seed, seed, rate, setting)
 
 
@@ -168,7 +158,7 @@ def test_another_instruction_set_gives_other_losses_and_other_weights(changed):
         text=True,
         check=True,
     )
-    with one_thread():
+    with isolate_rng(), one_thread():
         torch.manual_seed(3)
         here = torch.nn.Linear(2, 32).weight.detach()
     gaps = (here - torch.tensor(json.loads(done.stdout))).abs()
@@ -180,7 +170,7 @@ def test_a_setting_that_this_pytorch_lacks_is_left_out(monkeypatch, short):
     without = float_order.ELSEWHERE[1]
     assert float_order.train_elsewhere(without, 3, 0.1) == []
     out = float_order.Transcript("en")
-    with one_thread():
+    with isolate_rng(), one_thread():
         results = float_order.show_settings(out, 3, 0.1, [without])
     assert results["settings"]["mkl_compatible"] == {"loss": "-", "step": "-"}
     assert results["spread"]["settings"] == 5
@@ -241,7 +231,7 @@ def test_a_million_numbers_have_several_sums(changed):
 
 def test_the_number_of_threads_changes_a_sum():
     x = torch.rand(1_000_000, generator=make_generator(3)) - 0.5
-    with one_thread():
+    with isolate_rng(), one_thread():
         sums, squares = float_order.sums_of_many(x)
         again = float_order.sums_of_many(x)
     assert again == (sums, squares), "each number of threads repeats"
@@ -250,7 +240,7 @@ def test_the_number_of_threads_changes_a_sum():
 
 
 def test_a_row_alone_is_not_the_row_in_a_batch(changed):
-    with one_thread():
+    with isolate_rng(), one_thread():
         alone, batch = float_order.alone_and_in_batch(3, torch.float32)
         assert torch.equal(alone, float_order.alone_and_in_batch(3, torch.float32)[0]), "each repeats"
     differ = (alone != batch).any(dim=1).sum().item()

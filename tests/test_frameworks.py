@@ -11,8 +11,10 @@ import pytest
 from demo_runs import lines, run_demo
 
 from demos import frameworks
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.divergence import distinct_outcomes
 from repro_tutorial.messages import LANGUAGES, InputError
+from repro_tutorial.rng_state import isolate_rng
 from repro_tutorial.runs import load_experiments
 
 ROOT = Path(__file__).parent.parent
@@ -86,7 +88,7 @@ def test_the_table_covers_all_frameworks_and_every_cell_is_probed(published):
 
 @pytest.mark.parametrize("seed", [3, 8])
 def test_a_generator_that_no_call_reaches_parts_the_trainings_until_it_has_a_seed(seed):
-    with frameworks.one_thread():
+    with isolate_rng(), one_thread():
         plain = [frameworks.train(f"run {number}", seed, cure=False) for number in (1, 2)]
         cured = [frameworks.train(f"run {number}", seed, cure=True) for number in (1, 2)]
     assert distinct_outcomes(plain) == 2

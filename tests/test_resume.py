@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from demo_runs import lines, run_demo
 
-from repro_tutorial.determinism import get_switches, set_switches
+from repro_tutorial.determinism import one_thread
 from repro_tutorial.fingerprint import fingerprint_state_dict
 from repro_tutorial.lessons import load_demo
 from repro_tutorial.messages import InputError
@@ -39,13 +38,10 @@ def options(**changed) -> Namespace:
     return Namespace(**{"seed": 4, "workers": 0, "loader": "resumable"} | changed)
 
 
-@pytest.fixture
-def one_thread():
-    before = get_switches()
-    torch.set_num_threads(1)
-    with isolate_rng():
+@pytest.fixture(name="one_thread")
+def calm():
+    with isolate_rng(), one_thread():
         yield
-    set_switches(before)
 
 
 # With the whole state it repeats, without a part it differs -------------------------------------------------
@@ -222,8 +218,8 @@ BAD = [
         "cannot write no/a.pt: there is no folder no; make it first, or give another place",
     ),
     (["--save", "a.pt", "--json", "a.pt"], "cannot write two things to a.pt: give two names"),
-    (["--workers", "9"], "cannot load with '9' workers: give a whole number from 0 to 8"),
-    (["--workers", "-1"], "cannot load with '-1' workers: give a whole number from 0 to 8"),
+    (["--workers", "99"], "cannot load with '99' worker processes: give a whole number from 0 to 32"),
+    (["--workers", "-1"], "cannot load with '-1' worker processes: give a whole number from 0 to 32"),
     (["--without", "luck"], "argument --without: invalid choice: 'luck'"),
     (["--seed", "-1"], "cannot seed with -1: a seed is a whole number from 0 to 4294967295"),
     (["--runs", "0"], "argument --runs: needs a whole number from 1, but was given '0'"),

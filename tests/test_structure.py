@@ -19,8 +19,8 @@ PACKAGE = ROOT / "repro_tutorial"
 # Bottom to top: a module imports from earlier lines alone.
 ORDER = [
     ["messages"],
-    ["determinism", "rng_state", "fingerprint", "virtual_cuda", "datasets", "processes"],
-    ["seeding", "environment", "checkpoint"],  # checkpoint saves the states that rng_state reads
+    ["determinism", "rng_state", "fingerprint", "virtual_cuda", "datasets"],
+    ["seeding", "environment", "processes", "checkpoint"],  # checkpoint saves the states that rng_state reads
     ["runs"],
     ["divergence", "lessons"],
     ["panels"],
