@@ -1,0 +1,1 @@
+"""What runs inside the watched program's processes. Nothing here prints, and nothing changes a result."""
