@@ -325,7 +325,7 @@ def verbs(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     lang = language(arguments)
     parser = Parser("python -m repro_tutorial", lang, "cli.about")
-    commands = {"list": _list, "env": _env, "compare": _compare}
+    commands = {"list": _list, "env": _env, "compare": _compare, "doctor": _doctor}
     parser.option("verb", choices=tuple(commands))
     # Options before the verb are the parser's own; all after it is the verb's.
     place = next((i for i, argument in enumerate(arguments) if argument in commands), len(arguments))
@@ -441,6 +441,71 @@ def _compare(arguments: Sequence[str], lang: str) -> int:
         print(text("compare.left_out", lang, names=unmatched))
     print(text(f"compare.{verdict}", lang))
     return code
+
+
+def _doctor(arguments: Sequence[str], lang: str) -> int:
+    from repro_tutorial.doctor import evidence, report
+    from repro_tutorial.doctor.diagnose import Examination
+    from repro_tutorial.doctor.launch import Program, Workshop, check_program
+    from repro_tutorial.processes import ended_by_signals
+
+    parser = _verb_parser("doctor", lang)
+    parser.option("-m", "--module", action="store_true")
+    parser.option("--nproc-per-node", type=count, metavar="N")
+    parser.option("--steps", type=count, metavar="N", about="cli.help_steps_doctor")
+    parser.option("--timeout", type=seconds, metavar="SECONDS", default=600.0)
+    parser.option("--budget", type=seconds, metavar="SECONDS", default=1800.0)
+    parser.option("--fast", action="store_true")
+    parser.option("--keep", type=new_file, metavar="FOLDER")
+    parser.option("--html", type=new_file, metavar="FILE")
+    parser.option("target", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if not options.target:
+        raise InputError("doctor.no_target")
+    target, *given = options.target
+    if given[:1] == ["--"]:
+        given = given[1:]
+    if target == "compare" and not options.module and len(given) == 2:
+        return evidence.tell_comparison(Path(given[0]), Path(given[1]), lang, as_json=options.json)
+    program = Program(
+        ("-m", target) if options.module else (target,), tuple(given), Path.cwd(), options.nproc_per_node
+    )
+    check_program(program)
+    bar = _running(lang)
+    with ended_by_signals(), Workshop(program, timeout=options.timeout, steps=options.steps) as shop:
+        found = Examination(shop, budget=options.budget, tell=bar, fast=options.fast).examine()
+        bar(None)
+        if options.keep:
+            evidence.keep(found, options.keep, lang)
+        if options.html:
+            evidence.write_page(found, options.html, lang)
+    if options.json:
+        _print_json(report.as_json(found, lang))
+    else:
+        print("\n".join(report.as_text(found, lang)))
+    return report.EXIT[found.verdict]
+
+
+def seconds(given: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise InputError("doctor.bad_seconds", given=repr(given))
+    return value
+
+
+def _running(lang: str) -> Callable[[int | None], None]:
+    """Tells on a terminal which run is under way; None clears the line."""
+
+    def tell(number: int | None) -> None:
+        if sys.stderr is not None and sys.stderr.isatty():
+            told = "" if number is None else text("doctor.running", lang, number=number)
+            print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _tell(divergence: Any, lang: str) -> None:

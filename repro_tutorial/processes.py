@@ -57,7 +57,7 @@ def run_torchrun(
         ) in LOOPBACK:  # gloo would look for an interface by the name of the host, which may not resolve
             if name in (found for _, found in socket.if_nameindex()):
                 environment.setdefault("GLOO_SOCKET_IFNAME", name)
-        with errors.open("wb") as stream, _ended_by_signals():
+        with errors.open("wb") as stream, ended_by_signals():
             # A session of its own: Ctrl-C reaches this process alone, which then stops the others in order.
             launcher = subprocess.Popen(
                 command,
@@ -79,7 +79,7 @@ def run_torchrun(
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """In the block, a request to end (SIGTERM) and a closed terminal (SIGHUP) raise, so that ``finally`` is run.
 
     Outside the main thread, where Python lets nobody handle signals, they act as always.
@@ -183,7 +183,7 @@ def map_in_processes(
     # Fresh processes: a copy of this one would inherit its threads' locks, and PyTorch has threads.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(processes, len(calls)), context, initializer=_begin_worker)
-    with _ended_by_signals():
+    with ended_by_signals():
         try:
             with _without_ctrl_c():
                 for call in calls:

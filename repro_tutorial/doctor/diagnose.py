@@ -1,5 +1,6 @@
 """Two runs, their first difference, and reruns that prove its causes."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,7 +15,7 @@ from repro_tutorial.doctor.compare import (
     has_spread,
 )
 from repro_tutorial.doctor.experiments import Experiments, OutOfTime, Reference, Unit, shape
-from repro_tutorial.doctor.kinds import Cause, at
+from repro_tutorial.doctor.kinds import Cause, at, before_the_seed
 from repro_tutorial.doctor.launch import Outcome, Workshop
 
 PRINTED_ONLY = ("clock", "pid", "entropy")  # harmless where they reach the printed lines alone
@@ -46,7 +47,9 @@ class Report:
 class Examination:
     """One examination of one program."""
 
-    def __init__(self, shop: Workshop, *, budget: float, tell: Callable[[int], None], fast: bool = False) -> None:
+    def __init__(
+        self, shop: Workshop, *, budget: float, tell: Callable[[int], None], fast: bool = False
+    ) -> None:
         self.fast = fast
         self.lab = Experiments(shop, budget, tell)
         self.report = Report("unknown", shop.program.shown())
@@ -132,10 +135,17 @@ class Examination:
     def _stands_differ(self) -> bool:
         """Whether the global generators ended in other states."""
         ours, theirs = (
-            {(role, note.label): note.value for role, note in records.of_kind("stands") if role in ("main", "rank0")}
+            {
+                (role, note.label): note.value
+                for role, note in records.of_kind("stands")
+                if role in ("main", "rank0")
+            }
             for records in (self.a.records, self.rb)
         )
-        seeds = [[(note.site, note.value) for _, note in records.of_kind("seed")] for records in (self.a.records, self.rb)]
+        seeds = [
+            [(note.site, note.value) for _, note in records.of_kind("seed")]
+            for records in (self.a.records, self.rb)
+        ]
         drawn = {note.label for _, note in self.a.records.of_kind("drawn")}
         return seeds[0] != seeds[1] or any(
             ours[key] != theirs.get(key) for key in ours if key[1] in drawn or seeds[0]
@@ -222,7 +232,9 @@ class Examination:
             kinds = {"thread": "threads", "child": "processes"}
             sites = list(dict.fromkeys((kinds[note.kind], note.site) for _, note in begun))
             return [Cause(kind, *at(site), proved) for kind, site in sites[:3]]
-        kind = "uninitialised" if "fill" in setting else "operator" if "deterministic" in setting else "threads"
+        kind = (
+            "uninitialised" if "fill" in setting else "operator" if "deterministic" in setting else "threads"
+        )
         varying = [note for _, note in self.a.records.of_kind("varies")]
         site = varying[0].site if varying and kind == "operator" else first.site if first else ""
         return [Cause(kind, *at(site), proved)]
@@ -241,11 +253,18 @@ class Examination:
                 return (0, drawn.get(unit.site, 9)) if unit.site in drawn else (8, 0)
             if unit.kind == "entropy" and unit.site and unit.label in ("numpy", "random"):
                 return (1, 0)
-            if seeds_moved and unit.kind in ("clock", "pid", "hash", "entropy") and (unit.site or unit.kind == "hash"):
+            if (
+                seeds_moved
+                and unit.kind in ("clock", "pid", "hash", "entropy")
+                and (unit.site or unit.kind == "hash")
+            ):
                 return (-1, ranks[unit.kind])
             if unit.kind == "entropy" and unit.site:
                 return (2, 0)
-            return (ranks[unit.kind] + (0 if unit.site or unit.kind in ("hash", "files", "addresses") else 10), 0)
+            return (
+                ranks[unit.kind] + (0 if unit.site or unit.kind in ("hash", "files", "addresses") else 10),
+                0,
+            )
 
         return sorted(units, key=rank)
 
@@ -253,7 +272,8 @@ class Examination:
         """Generators whose draws were not the same, by their turn."""
         found: dict[str, int] = {}
         streams = [
-            [(note.label, note.value) for _, note in records.of_kind("drawn")] for records in (self.a.records, self.rb)
+            [(note.label, note.value) for _, note in records.of_kind("drawn")]
+            for records in (self.a.records, self.rb)
         ]
         for (name, value), other in zip_longest(*streams, fillvalue=("", None)):
             if (name, value) != other and name:
@@ -265,7 +285,9 @@ class Examination:
 
     def _moved_seeds(self) -> list[Note]:
         """Calls that seed a generator with another number in each run."""
-        ours, theirs = ([note for _, note in records.of_kind("seed")] for records in (self.a.records, self.rb))
+        ours, theirs = (
+            [note for _, note in records.of_kind("seed")] for records in (self.a.records, self.rb)
+        )
         return [x for x, y in zip(ours, theirs, strict=False) if (x.site, x.value) != (y.site, y.value)]
 
     # Names and lines --------------------------------------------------------------------------------------
@@ -289,14 +311,19 @@ class Examination:
             return "unseeded_generator"
         if moved and unit.kind in ("clock", "pid", "hash", "entropy"):
             return f"seed_from_{unit.kind}"
-        return {"hash": "hash_order", "addresses": "address_order", "listing": "file_order", "files": "files_left"}.get(
-            unit.kind, unit.kind
-        )
+        return {
+            "hash": "hash_order",
+            "addresses": "address_order",
+            "listing": "file_order",
+            "files": "files_left",
+        }.get(unit.kind, unit.kind)
 
     def _cause(self, unit: Unit, like: Reference, moved: Sequence[Note]) -> Cause:
         kind = self._kind(unit, moved)
         if unit.kind == "state":
-            return Cause(kind, *at(self._first_draw(unit.site, like)), True, unit.site)
+            place = self._first_draw(unit.site, like)
+            seeds = [note.site for _, note in self.a.records.of_kind("seed") if note.label == unit.site]
+            return Cause(kind, *at(before_the_seed(place, seeds[0]) if seeds else place), True, unit.site)
         if unit.site:
             return Cause(kind, *at(unit.site), True)
         site = self._first_line(unit, like) or (moved[0].site if moved else "")
@@ -332,7 +359,10 @@ class Examination:
         one, other = self._whole_tape(like), self._tape(like, unit)
         for role in sorted(one.roles(), key=lambda role: (role not in ("main", "rank0"), role)):
             before = ""
-            lines = [[note for note in tape.all_notes.get(role, []) if note.kind == "line"] for tape in (one, other)]
+            lines = [
+                [note for note in tape.all_notes.get(role, []) if note.kind == "line"]
+                for tape in (one, other)
+            ]
             for x, y in zip(*lines, strict=False):
                 if x.site != y.site:
                     return before
@@ -352,12 +382,19 @@ class Examination:
         return []
 
 
+NEEDS_GPU = re.compile(r"cuda|nvidia|\bgpu\b|\bmps\b|nccl", re.IGNORECASE)
+
+
 def failure(outcome: Outcome) -> dict[str, Any]:
     """Why a run says nothing: a message's key and values."""
     if outcome.ended_by:
         return {"key": f"doctor.ended_{outcome.ended_by}", "values": {"seconds": f"{outcome.seconds:.0f}"}}
-    lines = [line for line in outcome.err.strip().splitlines() if line.strip()]
-    values = {"code": outcome.code, "problem": lines[-1].strip() if lines else ""}
+    lines = [line.strip() for line in outcome.err.splitlines() if line.strip()]
+    values = {"code": outcome.code, "problem": lines[-1] if lines else ""}
     if outcome.code > 128:
         return {"key": "doctor.killed", "values": {"signal": outcome.code - 128} | values}
-    return {"key": "doctor.failed" if lines else "doctor.failed_silently", "values": values}
+    if not lines:
+        return {"key": "doctor.failed_silently", "values": values}
+    if lines[-1].startswith("EOFError"):
+        return {"key": "doctor.reads_input", "values": values}
+    return {"key": "doctor.needs_gpu" if NEEDS_GPU.search(lines[-1]) else "doctor.failed", "values": values}

@@ -41,7 +41,7 @@ def main() -> int:
     if child == 0:
         os.setsid()
         system.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        os.execvpe(asked["command"][0], asked["command"], os.environ)  # noqa: S606
+        os.execvpe(asked["command"][0], asked["command"], os.environ)
     for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(kind, lambda number, frame: _kill_all(child))
     _, status = os.waitpid(child, 0)

@@ -1,6 +1,7 @@
 """Reruns that hold a chosen part of the outside still, and the smallest part that makes a run repeat."""
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -75,7 +76,10 @@ class Experiments:
         self.count += 1
         self.tell(self.count)
         seed = self.fixed_hash or hash_seed or self.new_hash_seed()
-        return self.shop.run(settings, after=after, watch=watch, environment={"PYTHONHASHSEED": seed})
+        variables = {"PYTHONHASHSEED": seed}
+        if settings and settings.get("tape"):  # a compiled function has no lines
+            variables["TORCHDYNAMO_DISABLE"] = "1"
+        return self.shop.run(settings, after=after, watch=watch, environment=variables)
 
     def new_hash_seed(self) -> str:
         """A value for PYTHONHASHSEED, of one length, so that addresses do not move with it."""
@@ -88,9 +92,7 @@ class Experiments:
         shared = {name: value for name, value in settings.items() if name != "repeat"}
         return Reference(outcome, Records(outcome.folder), shared, seed)
 
-    def rerun(
-        self, like: Reference, held: Sequence[Unit], *, stop: bool = True, **settings: Any
-    ) -> Outcome:
+    def rerun(self, like: Reference, held: Sequence[Unit], *, stop: bool = True, **settings: Any) -> Outcome:
         """Run again with `held` as `like` read them; stopped early when a difference has spread, if `stop`."""
         kinds: dict[str, list[str]] = {}
         for unit in held:
@@ -150,9 +152,7 @@ class Experiments:
             found.add(Unit("files"))
         return sorted(found)
 
-    def smallest(
-        self, like: Reference, candidates: Sequence[Unit], **settings: Any
-    ) -> list[Unit]:
+    def smallest(self, like: Reference, candidates: Sequence[Unit], **settings: Any) -> list[Unit]:
         """A smallest part of `candidates` which, held still, makes a rerun repeat `like`.
 
         All of them together do. Kinds first, then the lines of each kind. Source: QuickXplain (Junker, 2004).
@@ -176,7 +176,11 @@ class Experiments:
         for index, group in enumerate(needed):
             rest = [[unit] for other in needed[index + 1 :] for unit in other] + [[unit] for unit in chosen]
             singles = [[unit] for unit in group]
-            chosen += [u for g in _explain(rest, bool(rest), singles, suffices) for u in g] if len(group) > 1 else group
+            chosen += (
+                [u for g in _explain(rest, bool(rest), singles, suffices) for u in g]
+                if len(group) > 1
+                else group
+            )
         return chosen
 
 
@@ -207,6 +211,4 @@ def _readings(records: Records) -> dict[tuple[str, str, str], tuple[list[Any], s
 
 def shape(line: str) -> str:
     """A printed line without its digits and the hexadecimal words that names are made of."""
-    import re
-
     return re.sub(r"\b[0-9a-f]{6,}\b|\d+", "#", line)

@@ -49,3 +49,16 @@ def at(site: str) -> tuple[str, int | None]:
     first = site.split(" << ")[0].split(" <- ")[0].split(" ")[0]
     file, _, line = first.rpartition(":")
     return (file, int(line)) if line.isdigit() else ("", None)
+
+
+def before_the_seed(draw: str, seed: str) -> str:
+    """The place, among the lines that led to a draw, whose function also led to the seeding that came too late."""
+    outer_draw, outer_seed = (stack.split(" <- ")[::-1] for stack in (draw, seed))
+    place = outer_draw[0]
+    for ours, theirs in zip(outer_draw, outer_seed, strict=False):
+        if ours.split(" ")[1:] != theirs.split(" ")[1:] or at(ours)[0] != at(theirs)[0]:
+            break
+        place = ours
+        if ours != theirs:
+            break
+    return place

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +76,6 @@ class Workshop:
         self._copies = False
 
     def __enter__(self) -> "Workshop":
-        inside = {Path(place).resolve() for place in (tempfile.gettempdir(), "/var/tmp")}
         folder = self.program.folder.resolve()
         # Where it lies is not overlaid itself: not in the program's folder, and rather not in /tmp.
         places = [
@@ -85,7 +83,6 @@ class Workshop:
             for p in (Path("/var/tmp"), Path(tempfile.gettempdir()))
             if p.is_dir() and p not in folder.parents
         ]
-        _ = inside
         self.place = Path(tempfile.mkdtemp(prefix="repro_doctor_", dir=places[0] if places else None))
         self.overlaid = self._folders(folder)
         return self
@@ -219,6 +216,23 @@ class Workshop:
         return Outcome(here, (), process.returncode, *texts, seconds=0.0, ended_by=ended_by)
 
 
+def check_program(program: Program) -> None:
+    """Complain of what cannot be examined before anything is run.
+
+    Raises:
+        InputError: there is no such script, it is a notebook, torchrun started this process, or the doctor did.
+    """
+    target = program.target[-1]
+    if "REPRO_DOCTOR" in os.environ:
+        raise InputError("doctor.inside_doctor")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise InputError("doctor.under_torchrun")
+    if target.endswith(".ipynb"):
+        raise InputError("doctor.notebook", target=target)
+    if program.target[0] != "-m" and not (program.folder / target).is_file():
+        raise InputError("doctor.no_program", target=target, folder=program.folder)
+
+
 def _size(folder: Path) -> int:
     return sum(size for _, size in written(folder))
 
@@ -230,6 +244,3 @@ def written(folder: Path) -> Iterator[tuple[Path, int]]:
             with contextlib.suppress(OSError):
                 path = Path(parent, name)
                 yield path, path.lstat().st_size
-
-
-_ = threading

@@ -71,7 +71,7 @@ class Tape:
 
     def _write(self, frame: FrameType, number: int, returned: Any) -> None:
         site = f"{here.places.file(frame.f_code.co_filename)}:{number}"
-        self._look_for_draws(site)
+        self._look_for_draws(site, frame)
         if self.written > MOST_LINES:
             return
         self.written += 1
@@ -82,12 +82,13 @@ class Tape:
         digest = of_value(returned, digest, 0)
         here.book().note("line", site, digest)
 
-    def _look_for_draws(self, site: str) -> None:
+    def _look_for_draws(self, site: str, frame: FrameType) -> None:
         for name, state in self._states().items():
             if self.states.get(name, state) != state:
                 count = self.drawn[name, site] = self.drawn.get((name, site), 0) + 1
                 if count == 1:
-                    here.book().note("draw", site, None, name)
+                    above = here.places.stack(frame.f_back)
+                    here.book().note("draw", f"{site} {frame.f_code.co_name} <- {above}", None, name)
             self.states[name] = state
 
     def _states(self) -> dict[str, int]:

@@ -37,8 +37,10 @@ class Here:
         """The book of the calling thread."""
         book: Book | None = getattr(self._local, "book", None)
         if book is None:
-            main = threading.current_thread() is threading.main_thread()
-            role = getattr(threading.current_thread(), "_doctor_role", None)
+            # current_thread() would make a thread that is still being born known under a false name
+            thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+            main = thread is threading.main_thread()
+            role = getattr(thread, "_doctor_role", None)
             book = self.open_book(self.role if main else f"{self.role}~{role or 'x'}")
         return book
 

@@ -65,7 +65,7 @@ class Operator:
         self.written = [i for i, is_written in enumerate(written) if is_written]
         aliases = [r.alias_info is not None for r in schema.returns]
         self.view = any(aliases) and not any(written) and base not in DATA_FROM_OUTSIDE
-        self.nothing = base.startswith(NOTHING_MADE) and not self.written
+        self.nothing = base.startswith(NOTHING_MADE)
         self.empties = base in ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
         self.returns_written = any(aliases) and any(written)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
         before = self._to_repeat(operator, args) if repeat else None
         made = operator.call(*args, **kwargs)
         name = operator.name
-        if operator.written and not operator.returns_written or operator.batch_norm:
+        if (operator.written and not operator.returns_written) or operator.batch_norm:
             out = self._digest_written(operator, args, kwargs, digest_all(made, 0))
         else:
             out = self._digest_outputs(operator, made)

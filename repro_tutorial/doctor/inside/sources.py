@@ -26,6 +26,13 @@ _nothing = object()
 _asking = threading.local()
 
 
+# Readings of these modules wait, poll and check; their values reach no result, and some must be the true ones.
+MACHINERY = (
+    "multiprocessing", "threading", "subprocess", "concurrent", "selectors", "queue", "asyncio", "socket", "logging",
+    "signal", "tqdm", "torch.utils.data", "torch.distributed", "torch.multiprocessing", "torch._", "importlib",
+)  # fmt: skip
+
+
 class Replays:
     """The other run's readings that are to be given again."""
 
@@ -35,6 +42,7 @@ class Replays:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
+        """Read what is asked."""
         asked = here.settings.get("replay")
         if asked:
             self.kinds = asked["kinds"]
@@ -69,7 +77,7 @@ def reading(kind: str, original: Callable[..., Any], label: str = "") -> Callabl
     """`original` watched: its values are JSON's numbers or text."""
 
     def read(*given: Any, **named: Any) -> Any:
-        if here.busy():
+        if here.busy() or str(sys._getframe(1).f_globals.get("__name__", "")).startswith(MACHINERY):
             return original(*given, **named)
         site = here.places.site(2)
         again = replays.take(kind, site)
@@ -92,7 +100,6 @@ def begin() -> None:
         here.book().note("hash", "", os.environ.get("PYTHONHASHSEED", ""))
     os.getpid = reading("pid", os.getpid)
     os.getppid = reading("pid", os.getppid)
-    threading.get_native_id = reading("pid", threading.get_native_id)
     _listings()
     here.at_end.append(last_states)
 
@@ -165,7 +172,7 @@ def _of_now_formatted(original: Callable[..., Any], takes: int) -> Callable[...,
 
 def _entropy() -> None:
     def urandom(size: int) -> bytes:
-        if here.busy():
+        if here.busy() or str(sys._getframe(1).f_globals.get("__name__", "")).startswith(MACHINERY):
             return _urandom(size)
         site = here.places.site(2)
         again = replays.take("entropy", site)
@@ -208,6 +215,13 @@ def first_state(kind: str) -> int:
     return value
 
 
+def seed_call(given: Any, generator: str) -> None:
+    """Note that the program seeds `generator`, and where."""
+    frame = here.places.frame(2)
+    if frame is not None:
+        here.book().note("seed", here.places.stack(frame), repr(given)[:80], generator)
+
+
 def last_states() -> None:
     """At the end of the process: where the global generators of Python and NumPy stand."""
     states = {"python": random.getstate()}
@@ -224,7 +238,7 @@ def _python_random() -> None:
         if a is None and not here.busy():
             a = int.from_bytes(os.urandom(32), "little")
         elif not here.busy() and self is getattr(random, "_inst", None):
-            here.book().note("seed", here.places.site(2), repr(a)[:80], "python")
+            seed_call(a, "python")
         original(self, a, version)
 
     seed.__doc__ = original.__doc__
@@ -299,7 +313,7 @@ def numpy_is_there(module: ModuleType) -> None:
 
     def seed(seed: Any = None) -> None:
         if not here.busy() and seed is not None:
-            here.book().note("seed", here.places.site(2), repr(seed)[:80], "numpy")
+            seed_call(seed, "numpy")
         original(seed)
 
     original([*(first_state("numpy").to_bytes(8, "little"))])
@@ -354,7 +368,7 @@ def torch_is_there(torch: Any) -> None:
 
     def seeded(given: Any) -> Any:
         if not here.busy():
-            here.book().note("seed", here.places.site(2), repr(given)[:80], "torch")
+            seed_call(given, "torch")
         return manual_seed(given)
 
     seeded.__doc__ = manual_seed.__doc__
