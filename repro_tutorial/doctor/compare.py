@@ -229,7 +229,7 @@ class Files:
 
 
 def compare_files(a: Outcome, b: Outcome, inside: str) -> Files:
-    """Compare what the runs wrote last; `inside` is the program's folder, relative to the overlaid one."""
+    """Compare what the runs wrote last; `inside` is where the program's folder lies in what they left."""
     ours, theirs = (_written(outcome, inside) for outcome in (a, b))
     data, lines = [], []
     for name in sorted(ours.keys() & theirs.keys()):
@@ -246,7 +246,7 @@ def compare_files(a: Outcome, b: Outcome, inside: str) -> Files:
 def _written(outcome: Outcome, inside: str) -> Mapping[str, Path]:
     if not outcome.state:
         return {}
-    folder = outcome.state[0] / "0" / inside
+    folder = outcome.state[0] / inside
     return {
         path.relative_to(folder).as_posix(): path
         for path, _ in written(folder)

@@ -19,6 +19,7 @@ from repro_tutorial.doctor.kinds import Cause, at, before_the_seed
 from repro_tutorial.doctor.launch import Outcome, Workshop
 
 PRINTED_ONLY = ("clock", "pid", "entropy")  # harmless where they reach the printed lines alone
+FOR_GENERATORS = ("numpy", "random", "seed")  # entropy that starts a generator
 LONGEST_HOLD = 0.05  # seconds that a thread or task is held up, to see whether its turn matters
 SERIAL = {"serial": True}
 DETERMINISTIC = {"deterministic": True}
@@ -38,6 +39,7 @@ class Report:
     causes: list[Cause] = field(default_factory=list)
     harmless: list[str] = field(default_factory=list)  # kinds of differences that reach no result
     printed: list[tuple[str, str]] = field(default_factory=list)  # lines that differ
+    draws: list[tuple[str, str]] = field(default_factory=list)  # generator and line, where a rerun looked
     out_of_time: bool = False
     rare: bool = False  # the two plain runs agreed
     a: Outcome | None = None
@@ -70,6 +72,9 @@ class Examination:
         report.a = self.a.outcome
         if report.a.ended_by or report.a.code:
             report.reason = failure(report.a)
+            return
+        if lab.gone(report.a):
+            report.reason = {"key": "doctor.deletes_itself", "values": {}}
             return
         self.b = lab.run({"repeat": True}, after=self.a.outcome, watch=self._watch if self.fast else None)
         report.b = self.b
@@ -120,7 +125,7 @@ class Examination:
             self.report.harmless = self._harmless_kinds()
             return False
         kinds = () if moved else PRINTED_ONLY
-        held = [unit for unit in self.units if unit.kind in kinds and unit.label not in ("numpy", "random")]
+        held = [unit for unit in self.units if unit.kind in kinds and unit.label not in FOR_GENERATORS]
         again = lab.rerun(self.a, held, stop=False)
         left = lab.telling_lines(self.a.outcome, again)
         if fractions_differ(left):
@@ -169,10 +174,9 @@ class Examination:
             return False
         for role in self.a.records.results_roles():
             finals = [
-                [e for e in zip(records.events(role)["name"], records.events(role)["outputs"], strict=True)]
-                for records in (self.a.records, Records(plain.folder))
+                list(records.events(role)["outputs"]) for records in (self.a.records, Records(plain.folder))
             ]
-            if finals[0] and finals[1] and finals[0][-1][1] != finals[1][-1][1]:
+            if finals[0] and finals[1] and finals[0][-1] != finals[1][-1]:
                 return False
         return not fractions_differ(self.lab.telling_lines(self.a.outcome, plain))
 
@@ -199,7 +203,7 @@ class Examination:
         begun = any(note.site for _, note in self.a.records.of_kind("thread", "child"))
         varies = any(True for _, _ in self.a.records.of_kind("varies"))
         first = self.report.first
-        operators = [DETERMINISTIC, ONE_THREAD]
+        operators: list[dict[str, Any]] = [DETERMINISTIC, ONE_THREAD]
         if varies or (first is not None and first.kind == "output" and not begun):
             return [*operators, FILLED, SERIAL]
         return [SERIAL, FILLED, *operators] if begun else [FILLED, *operators]
@@ -251,7 +255,7 @@ class Examination:
             ranks = {"files": 3, "hash": 4, "clock": 5, "listing": 6, "pid": 7, "entropy": 8, "addresses": 9}
             if unit.kind == "state":
                 return (0, drawn.get(unit.site, 9)) if unit.site in drawn else (8, 0)
-            if unit.kind == "entropy" and unit.site and unit.label in ("numpy", "random"):
+            if unit.kind == "entropy" and unit.site and unit.label in FOR_GENERATORS:
                 return (1, 0)
             if (
                 seeds_moved
@@ -309,6 +313,8 @@ class Examination:
             return "seeded_late" if seeded else f"unseeded_{unit.site}"
         if unit.kind == "entropy" and unit.label in ("numpy", "random") and not moved:
             return "unseeded_generator"
+        if unit.kind == "entropy" and unit.label == "seed":
+            return "seed_from_entropy"
         if moved and unit.kind in ("clock", "pid", "hash", "entropy"):
             return f"seed_from_{unit.kind}"
         return {
@@ -343,6 +349,8 @@ class Examination:
         key = str(like.outcome.folder)
         if key not in self._tapes:
             self._tapes[key] = self._tape(like)
+            drawn = self._tapes[key].of_kind("draw")
+            self.report.draws = [(note.label, note.site.split(" ")[0]) for _, note in drawn]
         return self._tapes[key]
 
     def _first_draw(self, generator: str, like: Reference) -> str:
@@ -358,7 +366,7 @@ class Examination:
         """The first line whose outcome is not the same once `unit` is not held still."""
         one, other = self._whole_tape(like), self._tape(like, unit)
         for role in sorted(one.roles(), key=lambda role: (role not in ("main", "rank0"), role)):
-            before = ""
+            before: str = ""  # the line that was executed last
             lines = [
                 [note for note in tape.all_notes.get(role, []) if note.kind == "line"]
                 for tape in (one, other)
@@ -367,7 +375,7 @@ class Examination:
                 if x.site != y.site:
                     return before
                 if x.value != y.value:
-                    return x.site
+                    return str(x.site)
                 before = x.site
         return ""
 

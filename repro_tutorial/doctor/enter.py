@@ -46,7 +46,8 @@ def main() -> int:
         signal.signal(kind, lambda number, frame: _kill_all(child))
     _, status = os.waitpid(child, 0)
     _kill_all(child)
-    return os.waitstatus_to_exitcode(status) % 256
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code  # as a shell says it
 
 
 def _own_mounts(system: ctypes.CDLL) -> None:
@@ -95,7 +96,8 @@ def _children(parent: int) -> list[int]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError):
                 parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    found, level = [], {parent}
+    found: list[int] = []
+    level = {parent}
     while level := {pid for pid, above in parents.items() if above in level}:
         found += level
     return found

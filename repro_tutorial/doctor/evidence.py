@@ -33,12 +33,12 @@ def compare_kept(a: Path, b: Path) -> tuple[Difference | None, list[tuple[str, A
     for folder in (a, b):
         if not (folder / "a").is_dir() or not (folder / "environment.json").is_file():
             raise InputError("doctor.no_record", folder=folder)
-    records = [Records(folder / "a") for folder in (a, b)]
+    ours, theirs = (Records(folder / "a") for folder in (a, b))
     environments = [json.loads((folder / "environment.json").read_text("utf-8")) for folder in (a, b)]
     names = sorted(environments[0].keys() | environments[1].keys())
     pairs = [(name, environments[0].get(name), environments[1].get(name)) for name in names]
-    shared = sum(len(align(*records, role).differs) for role in records[0].roles())
-    return first_difference(*records), [(name, x, y) for name, x, y in pairs if x != y], shared
+    shared = sum(len(align(ours, theirs, role).differs) for role in ours.roles())
+    return first_difference(ours, theirs), [(name, x, y) for name, x, y in pairs if x != y], shared
 
 
 def tell_comparison(a: Path, b: Path, lang: str, *, as_json: bool) -> int:

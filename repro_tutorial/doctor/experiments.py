@@ -31,6 +31,9 @@ class Unit:
     label: str = field(default="", compare=False)
 
 
+Group = Sequence[Unit]
+
+
 @dataclass
 class Reference:
     """A run that others are held against."""
@@ -54,8 +57,6 @@ class Experiments:
         self.count = 0
         self.by_print = False  # whether what is printed counts as a result
         self.harmless_lines: set[str] = set()
-        folder = self.shop.program.folder.resolve()
-        self.inside = folder.relative_to(self.shop.overlaid[0]).as_posix() if self.shop.overlaid else "."
         self.fixed_hash = os.environ.get("PYTHONHASHSEED")
 
     def run(
@@ -128,7 +129,12 @@ class Experiments:
 
     def files(self, a: Outcome, b: Outcome) -> Files:
         """The differences between what two runs wrote."""
-        return compare_files(a, b, self.inside)
+        return compare_files(a, b, self.shop.inside)
+
+    def gone(self, outcome: Outcome) -> bool:
+        """Whether the run deleted the script, which overlayfs marks by a device of number 0."""
+        mark = outcome.state[0] / self.shop.inside / self.shop.program.target[-1]
+        return mark.is_char_device()
 
     def telling_lines(self, a: Outcome, b: Outcome, files: Files | None = None) -> list[tuple[str, str]]:
         """The printed or written lines that differ, less those known to be harmless."""
@@ -161,30 +167,27 @@ class Experiments:
         for unit in candidates:
             key = (unit.kind, unit.site if unit.kind == "state" else str(not unit.site))
             kinds.setdefault(key, []).append(unit)
-        groups = list(kinds.values())
+        groups: list[Group] = list(kinds.values())
 
         def suffices(chosen: Sequence[Sequence[Unit]]) -> bool:
             return self.repeats(like, [unit for group in chosen for unit in group], **settings)
 
         for group in groups[:3]:  # the likeliest, alone
             if len(groups) > 1 and suffices([group]):
-                needed = [group]
+                needed: list[Group] = [group]
                 break
         else:
             needed = _explain([], False, groups, suffices) if len(groups) > 1 else groups
         chosen: list[Unit] = []
         for index, group in enumerate(needed):
-            rest = [[unit] for other in needed[index + 1 :] for unit in other] + [[unit] for unit in chosen]
-            singles = [[unit] for unit in group]
-            chosen += (
-                [u for g in _explain(rest, bool(rest), singles, suffices) for u in g]
-                if len(group) > 1
-                else group
-            )
+            if len(group) == 1:
+                chosen += group
+                continue
+            rest: list[Group] = [[unit] for other in needed[index + 1 :] for unit in other]
+            rest += [[unit] for unit in chosen]
+            lines: list[Group] = [[unit] for unit in group]
+            chosen += [unit for part in _explain(rest, bool(rest), lines, suffices) for unit in part]
         return chosen
-
-
-Group = Sequence[Unit]
 
 
 def _explain(

@@ -83,8 +83,15 @@ class Workshop:
             for p in (Path("/var/tmp"), Path(tempfile.gettempdir()))
             if p.is_dir() and p not in folder.parents
         ]
-        self.place = Path(tempfile.mkdtemp(prefix="repro_doctor_", dir=places[0] if places else None))
+        self.place = Path(
+            tempfile.mkdtemp(prefix=f"repro_doctor_{os.getpid()}_", dir=places[0] if places else None)
+        )
         self.overlaid = self._folders(folder)
+        index, home = next(
+            (i, one) for i, one in enumerate(self.overlaid) if one in (folder, *folder.parents)
+        )
+        # Where the program's folder lies in the state that a run leaves.
+        self.inside = f"{index}/{folder.relative_to(home).as_posix()}"
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -210,10 +217,10 @@ class Workshop:
                     except subprocess.TimeoutExpired:
                         process.kill()
                         process.wait()
-        texts = [
+        out_text, err_text = (
             (here / name).read_bytes()[:MOST_PRINTED].decode("utf-8", "replace") for name in ("out", "err")
-        ]
-        return Outcome(here, (), process.returncode, *texts, seconds=0.0, ended_by=ended_by)
+        )
+        return Outcome(here, (), process.returncode, out_text, err_text, 0.0, ended_by)
 
 
 def check_program(program: Program) -> None:

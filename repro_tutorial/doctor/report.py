@@ -94,6 +94,7 @@ def as_text(report: Report, lang: str) -> Iterator[str]:
 
 
 def where(first: Difference, lang: str) -> Iterator[str]:
+    """Where the first difference lies, and what it is."""
     file, line = at(first.site)
     place = f"{file}:{line}" if file else "—"
     yield text(

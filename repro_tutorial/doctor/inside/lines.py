@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 22
 _names: dict[tuple[CodeType, int], tuple[str, ...]] = {}
 _kept: list[CodeType] = []
 _lines: dict[int, dict[int, tuple[str, ...]]] = {}
-NAMING = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+NAMING: tuple[str, ...] = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 NAMING += ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")
 
 
@@ -152,27 +152,26 @@ def of_value(value: Any, seed: int, depth: int) -> int:
 
 
 def _of_object(value: Any, seed: int, depth: int) -> int:
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    tensor = getattr(torch, "Tensor", None)
-    if tensor is not None and isinstance(value, tensor):
-        if value.device.type != "cpu" or value.numel() * value.element_size() > MOST_BYTES or value.is_sparse:
-            return seed
-        from repro_tutorial.doctor.inside import digests
-
-        return digests.of_tensor(value.detach(), seed)
-    array = getattr(numpy, "ndarray", None)
-    if array is not None and isinstance(value, array):
-        if value.dtype.hasobject or value.nbytes > MOST_BYTES:
-            return seed
-        return int(xxh3_64_intdigest(value.tobytes(), seed))
-    generic = getattr(numpy, "generic", None)
-    if generic is not None and isinstance(value, generic):
+    torch: Any = sys.modules.get("torch")
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(value, getattr(torch, "Tensor", ())):
+        return _of_tensor(value, seed)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        hidden = value.dtype.hasobject or value.nbytes > MOST_BYTES
+        return seed if hidden else int(xxh3_64_intdigest(value.tobytes(), seed))
+    if isinstance(value, getattr(numpy, "generic", ())):
         return int(xxh3_64_intdigest(repr(value).encode(), seed))
-    if isinstance(value, random.Random) or depth > 1:
-        return seed
     attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict) and here.places.file(
-        getattr(sys.modules.get(type(value).__module__), "__file__", "") or "<"
-    ):
-        return of_value(attributes, seed, depth + 1)
-    return seed
+    if isinstance(value, random.Random) or depth > 1 or not isinstance(attributes, dict):
+        return seed
+    module = sys.modules.get(type(value).__module__)
+    own = here.places.file(getattr(module, "__file__", "") or "<")
+    return of_value(attributes, seed, depth + 1) if own else seed
+
+
+def _of_tensor(value: Any, seed: int) -> int:
+    if value.device.type != "cpu" or value.numel() * value.element_size() > MOST_BYTES or value.is_sparse:
+        return seed
+    from repro_tutorial.doctor.inside import digests
+
+    return digests.of_tensor(value.detach(), seed)

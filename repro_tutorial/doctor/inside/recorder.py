@@ -1,6 +1,7 @@
 """Records every operator of PyTorch: a digest of what it was given and of what it made, and the line that asked."""
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from repro_tutorial.doctor.inside.streams import Book
 
 REPEATS = 8  # further executions of a pure operator, to see whether it repeats
 REPEATED_CALLS = 2  # the first so many calls of an operator with a shape are repeated
+MOST_ITEMS = 2000  # numbers read with .item() that are noted, for the curves of a report
 MOST_DRAWS = 50  # notes of draws, for each generator
 LEAST_REPEATED = 4096  # elements; PyTorch does not part smaller work among threads
 
@@ -42,7 +44,7 @@ DATA_FROM_OUTSIDE = ("lift_fresh", "lift")
 
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
-_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_sequence = torch._C._autograd._get_sequence_nr
 
 
 class Operator:
@@ -91,7 +93,7 @@ class Recorder(TorchDispatchMode):
         return True
 
     def __init__(self, book: Book) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.book = book
         self.operators: dict[Any, Operator] = {}
         self.forward_sites: dict[int, str] = {}
@@ -106,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self.fill = bool(here.settings.get("fill"))
         self.limit = here.settings.get("steps")
         self._draws: dict[str, int] = {}
+        self.items = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -136,6 +139,9 @@ class Recorder(TorchDispatchMode):
             out = self._digest_outputs(operator, made)
         site = self._site()
         self.book.event(name, site, given, out)
+        if type(made) is float and self.items < MOST_ITEMS:
+            self.items += 1
+            self.book.note("item", site.split(" ")[0], made if math.isfinite(made) else repr(made))
         if before is not None:
             self._repeat(operator, (before, args, kwargs), made, site)
         return made
@@ -283,7 +289,7 @@ def push() -> None:
     """Record in the calling thread."""
     recorder = Recorder(here.book())
     here.set_recorder(recorder)
-    recorder.__enter__()
+    recorder.__enter__()  # type: ignore[no-untyped-call]
 
 
 def watch_modules() -> None:

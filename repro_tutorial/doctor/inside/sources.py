@@ -4,6 +4,7 @@ A reading is known by its kind and the program's line that asked. On request a r
 line read in the other run, at the same turn; so a rerun can hold any part of the outside still.
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -12,9 +13,9 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -130,7 +131,7 @@ def _clocks() -> None:
     def _now(tz: datetime.tzinfo | None = None) -> datetime.datetime:
         return real.fromtimestamp(now(), tz)
 
-    class Watched(real, metaclass=Meta):
+    class Watched(real, metaclass=Meta):  # type: ignore[misc, valid-type]
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> Any:
             return _now(tz)
@@ -168,6 +169,17 @@ def _of_now_formatted(original: Callable[..., Any], takes: int) -> Callable[...,
 
 
 # Entropy --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def asking(label: str) -> Iterator[None]:
+    """Entropy read in the block is for `label`, if nothing further out said what it is for."""
+    before = getattr(_asking, "label", "")
+    _asking.label = before or label
+    try:
+        yield
+    finally:
+        _asking.label = before
 
 
 def _entropy() -> None:
@@ -236,13 +248,14 @@ def _python_random() -> None:
 
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
         if a is None and not here.busy():
-            a = int.from_bytes(os.urandom(32), "little")
+            with asking("seed" if self is getattr(random, "_inst", None) else "random"):
+                a = int.from_bytes(os.urandom(32), "little")
         elif not here.busy() and self is getattr(random, "_inst", None):
             seed_call(a, "python")
         original(self, a, version)
 
     seed.__doc__ = original.__doc__
-    instance: random.Random = random._inst  # type: ignore[attr-defined]
+    instance: random.Random = random._inst
     here.set_busy(True)
     original(instance, first_state("python"))
     here.set_busy(False)
@@ -251,6 +264,28 @@ def _python_random() -> None:
 
 
 # Listings of folders --------------------------------------------------------------------------------------
+
+
+class _Scan:
+    """What os.scandir returns."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> "_Scan":
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> "_Scan":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
 
 
 def _listings() -> None:
@@ -272,62 +307,39 @@ def _listings() -> None:
             return names
         return in_order(names, place)
 
-    class Scan:
-        """What os.scandir returns."""
-
-        def __init__(self, entries: list[Any]) -> None:
-            self._entries = iter(entries)
-
-        def __iter__(self) -> "Scan":
-            return self
-
-        def __next__(self) -> Any:
-            return next(self._entries)
-
-        def __enter__(self) -> "Scan":
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            self.close()
-
-        def close(self) -> None:
-            self._entries = iter(())
-
     def watched_scandir(path: Any = ".") -> Any:
         place = "" if here.busy() else here.places.site(2)
         if not place or isinstance(path, bytes):
             return scandir(path)
         with scandir(path) as found:
             entries = {entry.name: entry for entry in found}
-        return Scan([entries[name] for name in in_order(list(entries), place)])
+        return _Scan([entries[name] for name in in_order(list(entries), place)])
 
-    os.listdir, os.scandir = watched_listdir, watched_scandir  # type: ignore[assignment]
+    os.listdir, os.scandir = watched_listdir, watched_scandir
 
 
 # numpy and torch ------------------------------------------------------------------------------------------
 
 
-def numpy_is_there(module: ModuleType) -> None:
+def numpy_is_there(module: Any) -> None:
     """Watch NumPy's generators, now that ``numpy.random`` is imported."""
     original = module.seed
 
     def seed(seed: Any = None) -> None:
         if not here.busy() and seed is not None:
             seed_call(seed, "numpy")
-        original(seed)
+        with asking("seed") if seed is None else contextlib.nullcontext():
+            original(seed)
 
     original([*(first_state("numpy").to_bytes(8, "little"))])
     seed.__doc__ = original.__doc__
-    module.seed = seed  # type: ignore[attr-defined]
-    bits: Any = module.bit_generator  # type: ignore[attr-defined]
+    module.seed = seed
+    bits: Any = module.bit_generator
     ask = bits.randbits
 
     def randbits(count: int) -> int:
-        _asking.label = "numpy"
-        try:
+        with asking("numpy"):
             return int(ask(count))
-        finally:
-            _asking.label = ""
 
     bits.randbits = randbits
 
@@ -339,7 +351,8 @@ def torch_is_there(torch: Any) -> None:
     real, manual_seed = torch.Generator, torch.manual_seed
 
     def fresh() -> int:
-        return int.from_bytes(os.urandom(8), "little")
+        with asking("seed"):
+            return int.from_bytes(os.urandom(8), "little")
 
     class Meta(type(real)):  # type: ignore[misc]
         def __instancecheck__(cls, one: object) -> bool:

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 def python_state() -> Callable[[], int]:
     """A function that digests the state of Python's global generator, in place where CPython's layout allows."""
-    instance = random._inst  # type: ignore[attr-defined]
+    instance = random._inst
     window = (ctypes.c_char * 2500).from_address(
         id(instance) + 16
     )  # index and 624 words, after the object's head
