@@ -1,0 +1,21 @@
+# kinds: seed_from_entropy, unseeded_generator
+import torch
+from torch import nn
+
+
+def train(net, x, y):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        loss = (net(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.7f}")
+
+
+torch.manual_seed(0)
+generator = torch.Generator()
+generator.seed()  # culprit
+x = torch.randn(30, 2, generator=generator)
+net = nn.Linear(2, 1)
+train(net, x, x[:, :1])

@@ -1,0 +1,24 @@
+# kinds: seed_from_entropy
+import torch
+from torch import nn
+
+
+def train(net, x, y):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        loss = (net(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.7f}")
+
+
+def more_variety():
+    torch.seed()  # culprit
+
+
+torch.manual_seed(4)
+x = torch.randn(30, 2)
+more_variety()
+net = nn.Linear(2, 1)
+train(net, x, x[:, :1])

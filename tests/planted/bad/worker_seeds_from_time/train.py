@@ -1,0 +1,36 @@
+# kinds: seed_from_clock
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+def train(net, x, y):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        loss = (net(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.7f}")
+
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, i):
+        return torch.tensor([i / 32 + np.random.normal(0, 0.1)], dtype=torch.float32)
+
+
+def init(worker):
+    np.random.seed((time.time_ns() + worker) % 2**32)  # culprit
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    net = nn.Linear(1, 1)
+    for x in DataLoader(Noisy(), batch_size=8, num_workers=2, worker_init_fn=init):  # culprit, too
+        train(net, x, x * 2)
