@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         set_switches as set_switches,
     )
     from repro_tutorial.divergence import Divergence as Divergence, compare as compare
+    from repro_tutorial.doctor.testing import assert_reproducible as assert_reproducible
     from repro_tutorial.environment import describe_environment as describe_environment
     from repro_tutorial.fingerprint import (
         fingerprint_state_dict as fingerprint_state_dict,
@@ -63,6 +64,7 @@ _HOME = {
     "VirtualCluster": "virtual_cuda",
     "VirtualCudaGenerator": "virtual_cuda",
     "advanced_generators": "rng_state",
+    "assert_reproducible": "doctor.testing",
     "compare": "divergence",
     "derive_seed": "seeding",
     "describe_environment": "environment",

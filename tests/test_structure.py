@@ -26,6 +26,7 @@ ORDER = [
     ["panels"],
     ["plots"],
     ["site_figures"],
+    ["doctor"],
     ["cli"],
     ["__main__"],
 ]
@@ -45,11 +46,50 @@ def imported(path: Path) -> set[str]:
 
 def test_imports_point_one_way():
     level = {name: height for height, names in enumerate(ORDER) for name in names}
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert modules <= level.keys(), "name the new module's place in ORDER"
-    for name in modules:
-        for other in imported(PACKAGE / f"{name}.py"):
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if name == "__init__":
+            continue
+        assert name in level, "name the new module's place in ORDER"
+        for other in imported(path) - ({name} if path.parent != PACKAGE else set()):
+            assert level[other] < level[name], f"{path.name} imports {other}"
+
+
+# Bottom to top, as above, within the doctor; what runs inside the program imports nothing else of ours.
+DOCTOR = [
+    ["enter", "kinds"],
+    ["launch"],
+    ["compare"],
+    ["experiments"],
+    ["diagnose"],
+    ["report"],
+    ["page", "testing"],
+    ["evidence", "plugin"],
+]
+
+
+def test_the_doctors_imports_point_one_way():
+    level = {name: height for height, names in enumerate(DOCTOR) for name in names}
+    for name in {path.stem for path in (PACKAGE / "doctor").glob("*.py")} - {"__init__"}:
+        source = (PACKAGE / "doctor" / f"{name}.py").read_text(encoding="utf-8")
+        for other in re.findall(r"from repro_tutorial\.doctor\.(\w+) import", source):
             assert level[other] < level[name], f"{name} imports {other}"
+        for other in re.findall(r"from repro_tutorial\.doctor import (\w+)", source):
+            assert level[other] < level[name], f"{name} imports {other}"
+
+
+def test_what_runs_inside_a_watched_program_imports_nothing_else_of_ours():
+    for path in (PACKAGE / "doctor" / "inside").glob("*.py"):
+        ours = re.findall(r"from repro_tutorial[.\w]* import", path.read_text(encoding="utf-8"))
+        assert all(line.startswith("from repro_tutorial.doctor.inside") for line in ours), path.name
+
+
+def test_the_wheel_has_every_package():
+    packages = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE / "doctor" / "boot"}
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "packages"
+    ]
+    assert {".".join(path.relative_to(ROOT).parts) for path in packages} == set(listed)
 
 
 def test_no_module_is_a_drawer():
@@ -103,7 +143,7 @@ def test_the_two_lists_of_public_names_agree():
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
     typed = {
-        alias.name: node.module.split(".")[1]
+        alias.name: node.module.removeprefix("repro_tutorial.")
         for node in guarded.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names

@@ -20,11 +20,10 @@ TAIL = 30  # events at the end that must agree for the results to be called equa
 MANY = 50  # differing events from which on a difference has spread
 
 # One number drawn or read, such as a DataLoader's seed for its workers: harmless unless something follows it.
-ONE_NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|(?<!\w)(?:nan|inf)(?!\w)"
-)
+ONE_NUMBER = ("random_", "_local_scalar_dense", "randint", "lift_fresh", "item")
 
-NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
+# A number with a decimal point, or none at all; not part of a name, a version or an address.
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|(?<!\w)(?:nan|inf)(?!\w)")
 
 
 @dataclass(frozen=True)
@@ -214,10 +213,7 @@ def printed_differences(a: str, b: str) -> list[tuple[str, str]]:
 
 def fractions_differ(pairs: list[tuple[str, str]]) -> bool:
     """Whether numbers with a decimal point differ in these lines: results look so, and counters do not."""
-    for x, y in pairs:
-        if NUMBER.findall(x) != NUMBER.findall(y):
-            return True
-    return False
+    return any(NUMBER.findall(x) != NUMBER.findall(y) for x, y in pairs)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def as_text(report: Report, lang: str) -> Iterator[str]:
             for side, line in zip("12", pair, strict=True)
         )
     for cause in report.causes:
-        yield from _why(cause, lang)
+        yield from why(cause, lang)
     if report.verdict == "differs" and not report.causes:
         yield text("doctor.no_cause", lang)
     if report.harmless:
@@ -105,7 +105,8 @@ def where(first: Difference, lang: str) -> Iterator[str]:
     yield text(f"doctor.what_{first.kind}", lang)
 
 
-def _why(cause: Cause, lang: str) -> Iterator[str]:
+def why(cause: Cause, lang: str) -> Iterator[str]:
+    """A cause, what to do about it, and the lesson that explains it."""
     place = f"{cause.file}:{cause.line}" if cause.file else "—"
     key = "doctor.cause_proved" if cause.proved else "doctor.cause_guessed"
     kind = catalog(lang)[f"doctor.kind_{cause.kind}"]

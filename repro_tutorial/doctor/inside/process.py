@@ -64,6 +64,11 @@ class Here:
         """See `busy`."""
         self._local.busy = value
 
+    def forget(self) -> None:
+        """Give up the calling thread's book."""
+        self._local = threading.local()
+        self.books.clear()
+
     def set_recorder(self, recorder: Any) -> None:
         """Name the calling thread's recorder, which a fork gives a new book."""
         self._local.recorder = recorder

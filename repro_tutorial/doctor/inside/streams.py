@@ -13,6 +13,7 @@ EVENT = struct.Struct("<HHIQQ")  # name, place, milliseconds since the start of 
 FLUSH = EVENT.size * 512
 MOST_NOTES = 200_000  # of one kind in a process: a loop that polls a clock must not fill the disk
 
+PACKAGE = __file__.rsplit(os.sep, 3)[0] + os.sep  # our own lines are never the program's
 IMPORTING = "<frozen importlib._bootstrap>"
 
 # The originals, before anything replaces them.
@@ -39,6 +40,8 @@ class Places:
         if name.startswith("<") or f"{os.sep}site-packages{os.sep}" in name:
             return ""
         full = os.path.abspath(name)  # noqa: PTH100  # as the program's working directory stands now
+        if full.startswith(PACKAGE):
+            return ""
         for root in self.roots:
             if full.startswith(root):
                 return full[len(root) :] if root == self.roots[0] else full
