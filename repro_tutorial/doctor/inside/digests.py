@@ -84,7 +84,7 @@ def of_scalar(value: Any, seed: int = 0) -> int:
         return xxh3_64_intdigest(_double.pack(value), seed)
     if isinstance(value, int):
         return xxh3_64_intdigest(
-            struct.pack("<q", value & MASK if value >> 63 == 0 else value % (1 << 63)), seed
+            value.to_bytes(8 + value.bit_length() // 64 * 8, "little", signed=True), seed
         )
     if isinstance(value, complex):
         return xxh3_64_intdigest(_double.pack(value.real) + _double.pack(value.imag), seed)

@@ -7,7 +7,7 @@ import dis
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
 
@@ -42,7 +42,6 @@ class Tape:
         self.written = 0
         self.drawn: dict[tuple[str, str], int] = {}
         self.states: dict[str, int] = {}
-        self.look: dict[str, Callable[[], int]] = {}
 
     def call(self, frame: FrameType, event: str, argument: Any) -> Any:
         """sys.settrace's function: lines of the program's own files alone are traced."""
@@ -75,7 +74,7 @@ class Tape:
         if self.written > MOST_LINES:
             return
         self.written += 1
-        digest = 0
+        digest = sum(self.states.values()) & 0xFFFFFFFFFFFFFFFF
         for name in _named(frame.f_code, number):
             value = frame.f_locals.get(name, frame.f_globals.get(name) if name in frame.f_globals else None)
             digest = of_value(value, digest, 0)
@@ -84,31 +83,20 @@ class Tape:
 
     def _look_for_draws(self, site: str, frame: FrameType) -> None:
         for name, state in self._states().items():
-            if self.states.get(name, state) != state:
+            if self.states.get(name, here.first_states.get(name, state)) != state:
                 count = self.drawn[name, site] = self.drawn.get((name, site), 0) + 1
                 if count == 1:
                     above = here.places.stack(frame.f_back)
-                    here.book().note("draw", f"{site} {frame.f_code.co_name} <- {above}", None, name)
+                    stack = " <- ".join(filter(None, [f"{site} {frame.f_code.co_name}", above]))
+                    here.book().note("draw", stack, None, name)
             self.states[name] = state
 
     def _states(self) -> dict[str, int]:
-        if not self.look:
-            from repro_tutorial.doctor.inside import states
-
-            self.look["python"] = states.python_state()
-        if (
-            "torch" in sys.modules
-            and "torch" not in self.look
-            and hasattr(sys.modules["torch"], "get_rng_state")
-        ):
-            get = sys.modules["torch"].default_generator.get_state
-            self.look["torch"] = lambda: int(xxh3_64_intdigest(get().numpy().data))
-        numpy = sys.modules.get("numpy.random")
-        if numpy is not None and "numpy" not in self.look and hasattr(numpy, "seed"):
-            from repro_tutorial.doctor.inside import states
-
-            self.look["numpy"] = states.numpy_state(numpy)
-        return {name: look() for name, look in self.look.items()}
+        looks = dict(here.states)
+        torch = sys.modules.get("torch")
+        if torch is not None and hasattr(torch, "default_generator"):
+            looks["torch"] = lambda: int(xxh3_64_intdigest(torch.default_generator.get_state().numpy().data))
+        return {name: look() for name, look in looks.items()}
 
 
 def _named(code: CodeType, number: int) -> tuple[str, ...]:
@@ -161,6 +149,10 @@ def _of_object(value: Any, seed: int, depth: int) -> int:
         return seed if hidden else int(xxh3_64_intdigest(value.tobytes(), seed))
     if isinstance(value, getattr(numpy, "generic", ())):
         return int(xxh3_64_intdigest(repr(value).encode(), seed))
+    if torch is not None and isinstance(value, torch.nn.Module):
+        for parameter in value.parameters():
+            seed = _of_tensor(parameter, seed)
+        return seed
     attributes = getattr(value, "__dict__", None)
     if isinstance(value, random.Random) or depth > 1 or not isinstance(attributes, dict):
         return seed

@@ -32,6 +32,8 @@ class Here:
         self.books: list[Book] = []
         self.at_end: list[Callable[[], None]] = []
         self.modules: list[Any] = []
+        self.states: dict[str, Callable[[], int]] = {}  # how to look at a global generator
+        self.first_states: dict[str, int] = {}
 
     def book(self) -> Book:
         """The book of the calling thread."""

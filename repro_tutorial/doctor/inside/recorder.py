@@ -6,13 +6,12 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from repro_tutorial.doctor.inside import digests, states
+from repro_tutorial.doctor.inside import digests
 from repro_tutorial.doctor.inside.process import here
 from repro_tutorial.doctor.inside.streams import Book
 
@@ -98,10 +97,7 @@ class Recorder(TorchDispatchMode):
         self.operators: dict[Any, Operator] = {}
         self.forward_sites: dict[int, str] = {}
         self.order: deque[int] = deque()
-        self.python_state = states.python_state()
-        self.python_last = self.python_state()
-        self.numpy_state: Callable[[], int] | None = None
-        self.numpy_last = 0
+        self.last_states = dict(here.first_states)
         self.backward_site = ("", -1)
         self.repeated: dict[Any, int] = {}
         self.may_repeat = bool(here.settings.get("repeat"))
@@ -166,20 +162,13 @@ class Recorder(TorchDispatchMode):
         return f"{forward} << {self.backward_site[0]}" if forward else self.backward_site[0]
 
     def _look_at_generators(self) -> None:
-        state = self.python_state()
-        if state != self.python_last:
-            self.python_last = state
-            self._drawn("python", state)
-        if self.numpy_state is None:
-            module = sys.modules.get("numpy.random")
-            if module is None or not hasattr(module, "mtrand"):
-                return
-            self.numpy_state = states.numpy_state(module)
-            self.numpy_last = 0
-        state = self.numpy_state()
-        if state != self.numpy_last:
-            self.numpy_last = state
-            self._drawn("numpy", state)
+        last = self.last_states
+        for name, look in here.states.items():
+            state = look()
+            if state != last.get(name):
+                if name in last or state != here.first_states[name]:
+                    self._drawn(name, state)
+                last[name] = state
 
     def _drawn(self, generator: str, state: int) -> None:
         self._draws[generator] = self._draws.get(generator, 0) + 1

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from xxhash import xxh3_64_intdigest
-
+from repro_tutorial.doctor.inside import states
 from repro_tutorial.doctor.inside.process import here
 
 _urandom, _monotonic = os.urandom, time.monotonic
@@ -191,7 +190,7 @@ def _entropy() -> None:
         value = _urandom(size) if again is _nothing else bytes.fromhex(again)
         if len(value) != size:
             value = _urandom(size)
-        here.book().note("entropy", site, value.hex(), getattr(_asking, "label", "") or _asker())
+        here.book().note("entropy", site, value.hex(), _asker() or getattr(_asking, "label", ""))
         return value
 
     os.urandom = urandom
@@ -235,12 +234,16 @@ def seed_call(given: Any, generator: str) -> None:
 
 
 def last_states() -> None:
-    """At the end of the process: where the global generators of Python and NumPy stand."""
-    states = {"python": random.getstate()}
-    if "numpy.random" in sys.modules:
-        states["numpy"] = sys.modules["numpy.random"].mtrand._rand.get_state(legacy=True)
-    for name, state in states.items():
-        here.book().note("stands", "", f"{xxh3_64_intdigest(repr(state).encode()):x}", name)
+    """At the end of the process: where the global generators of Python and NumPy stand, if anything moved them."""
+    for name, look in here.states.items():
+        if look() != here.first_states[name]:
+            here.book().note("stands", "", look(), name)
+
+
+def watch_state(name: str, look: Callable[[], int]) -> None:
+    """From now on `look` says where the global generator `name` stands."""
+    here.states[name] = look
+    here.first_states[name] = look()
 
 
 def _python_random() -> None:
@@ -258,6 +261,7 @@ def _python_random() -> None:
     instance: random.Random = random._inst
     here.set_busy(True)
     original(instance, first_state("python"))
+    watch_state("python", states.python_state())
     here.set_busy(False)
     random.Random.seed = seed  # type: ignore[method-assign]
     random.seed = instance.seed
@@ -332,6 +336,7 @@ def numpy_is_there(module: Any) -> None:
             original(seed)
 
     original([*(first_state("numpy").to_bytes(8, "little"))])
+    watch_state("numpy", states.numpy_state(module))
     seed.__doc__ = original.__doc__
     module.seed = seed
     bits: Any = module.bit_generator
