@@ -18,7 +18,7 @@ from repro_tutorial.doctor.experiments import Experiments, OutOfTime, Reference,
 from repro_tutorial.doctor.kinds import Cause, at, before_the_seed
 from repro_tutorial.doctor.launch import Outcome, Workshop
 
-PRINTED_ONLY = ("clock", "pid", "entropy")  # harmless where they reach the printed lines alone
+PRINTED_ONLY = ("clock", "pid", "entropy", "name")  # harmless where they reach the printed lines alone
 FOR_GENERATORS = ("numpy", "random", "seed")  # entropy that starts a generator
 LONGEST_HOLD = 0.05  # seconds that a thread or task is held up, to see whether its turn matters
 SERIAL = {"serial": True}
@@ -135,7 +135,8 @@ class Examination:
         return False
 
     def _harmless_kinds(self) -> list[str]:
-        return sorted({unit.kind for unit in self.units if unit.kind in PRINTED_ONLY and unit.site})
+        kinds = {self._kind(unit, ()) for unit in self.units if unit.kind in PRINTED_ONLY and unit.site}
+        return sorted(kinds & {"clock", "pid", "entropy"})
 
     def _stands_differ(self) -> bool:
         """Whether the global generators ended in other states."""
@@ -249,7 +250,16 @@ class Examination:
         seeds_moved = self._moved_seeds()
 
         def rank(unit: Unit) -> tuple[int, int]:
-            ranks = {"files": 3, "hash": 4, "clock": 5, "listing": 6, "pid": 7, "entropy": 8, "addresses": 9}
+            ranks = {
+                "files": 3,
+                "hash": 4,
+                "clock": 5,
+                "listing": 6,
+                "pid": 7,
+                "name": 8,
+                "entropy": 8,
+                "addresses": 9,
+            }
             if unit.kind == "state":
                 return (0, drawn.get(unit.site, 9)) if unit.site in drawn else (8, 0)
             if unit.kind == "entropy" and unit.site and unit.label in FOR_GENERATORS:
@@ -296,7 +306,7 @@ class Examination:
     def _name(self, units: Sequence[Unit], like: Reference) -> list[Cause]:
         causes = []
         moved = self._moved_seeds()
-        if any(unit.label == "tempfile" for unit in units):
+        if any(unit.kind == "name" for unit in units):
             # A random name that is given again is taken: by the very file that the other run left.
             units = [unit for unit in units if unit.kind != "files"]
         for unit in units:
@@ -320,6 +330,7 @@ class Examination:
         return {
             "hash": "hash_order",
             "addresses": "address_order",
+            "name": "entropy",
             "listing": "file_order",
             "files": "files_left",
         }.get(unit.kind, unit.kind)

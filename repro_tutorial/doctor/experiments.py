@@ -19,7 +19,7 @@ from repro_tutorial.doctor.compare import (
 )
 from repro_tutorial.doctor.launch import Outcome, Workshop, written
 
-READINGS = ("entropy", "clock", "pid", "listing")  # noted with the line that read
+READINGS = ("entropy", "name", "clock", "pid", "listing")  # noted with the line that read
 
 
 @dataclass(frozen=True, order=True)

@@ -139,11 +139,17 @@ def start() -> None:
 
     sources.begin()
     children.begin()
-    sys.meta_path.insert(0, _Attach({"numpy.random": _numpy, "torch": _torch}))
+    sys.meta_path.insert(0, _Attach({"numpy.random": _numpy, "torch": _torch, "tempfile": _tempfile}))
     if here.settings.get("tape"):
         from repro_tutorial.doctor.inside import lines
 
         lines.begin()
+
+
+def _tempfile(module: ModuleType) -> None:
+    from repro_tutorial.doctor.inside import sources
+
+    sources.tempfile_is_there(module)
 
 
 def _numpy(module: ModuleType) -> None:

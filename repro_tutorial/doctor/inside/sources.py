@@ -199,7 +199,7 @@ def _entropy() -> None:
         os.getrandom = lambda size, flags=0: urandom(size)
 
 
-ASKERS = {"uuid.py": "uuid", "secrets.py": "secrets", "tempfile.py": "tempfile"}
+ASKERS = {"uuid.py": "uuid", "secrets.py": "secrets"}
 
 
 def _asker() -> str:
@@ -320,6 +320,25 @@ def _listings() -> None:
         return _Scan([entries[name] for name in in_order(list(entries), place)])
 
     os.listdir, os.scandir = watched_listdir, watched_scandir
+
+
+def tempfile_is_there(module: Any) -> None:
+    """Watch the names that ``tempfile`` draws from a generator of its own."""
+    original = module._RandomNameSequence.__next__
+
+    def name(self: Any) -> str:
+        busy, site = here.busy(), here.places.site(2)
+        again = _nothing if busy else replays.take("name", site)
+        here.set_busy(True)
+        try:
+            drawn = original(self) if again is _nothing else str(again)
+        finally:
+            here.set_busy(busy)
+        if not busy:
+            here.book().note("name", site, drawn)
+        return str(drawn)
+
+    module._RandomNameSequence.__next__ = name
 
 
 # numpy and torch ------------------------------------------------------------------------------------------
