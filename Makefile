@@ -16,6 +16,9 @@ check: ## lint, types, tests, strict site build: what CI runs
 test: ## the tests
 	pytest -n 2
 
+slow: ## the tests that take long by their nature: whole experiments, all planted programs
+	pytest -n 2 -m slow
+
 records: ## run every lesson's experiments and replace the published records
 	python -m repro_tutorial.lessons
 
@@ -28,4 +31,4 @@ site: ## build the site into site/
 benchmarks: ## measure the ratios that CONTRIBUTING.md states
 	for one in tests/benchmarks/*.py; do python $$one || exit 1; done
 
-.PHONY: help install format check test records stamp site benchmarks
+.PHONY: help install format check test slow records stamp site benchmarks

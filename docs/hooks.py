@@ -7,6 +7,7 @@ or ``{{ code demos/line_fit.py:fit }}``, and the build fetches them in the page'
 
 import ast
 import hashlib
+import json
 import posixpath
 import re
 import sys
@@ -25,6 +26,8 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.pages import Page
 
 from repro_tutorial import lessons as manifest, messages, runs, site_figures
+from repro_tutorial.doctor.kinds import LESSONS, Cause
+from repro_tutorial.doctor.report import advice
 
 ROOT = Path(__file__).parents[1]
 DIRECTIVE = re.compile(r"\{\{ *(\w*) *(.*?) *\}\}")
@@ -125,6 +128,29 @@ def glossary(place: Place) -> str:
     return place.render("glossary", terms=sorted(terms, key=lambda term: str(term["en"]).lower()))
 
 
+def program(place: Place, name: str) -> str:
+    """A planted program of the doctor's tests, without the marks that the tests read."""
+    lines = (ROOT / "tests/planted" / name / "train.py").read_text("utf-8").splitlines()
+    shown = [
+        re.sub(r" *# culprit.*", "", line) for line in lines if not line.startswith(("# kinds", "# options"))
+    ]
+    return _fence('python title="train.py"', shown)
+
+
+def report(place: Place, name: str) -> str:
+    """What the doctor said of a planted program when its reports were recorded, in the page's language."""
+    recorded = json.loads((ROOT / "docs/assets/reports.json").read_text("utf-8"))
+    return _fence("text", recorded["reports"][name][place.lang])
+
+
+def causes(place: Place) -> str:
+    """Every cause that the doctor names, with what to do and the lesson that explains it."""
+    titles = {lesson.slug: lesson.title[place.lang] for lesson in manifest.load_lessons(ROOT)}
+    rows = [(kind, advice(Cause(kind, "", None, True), place.lang), slug) for kind, slug in LESSONS.items()]
+    folder = posixpath.relpath(f"{place.lang}/lessons", posixpath.dirname(place.uri))
+    return place.render("causes", rows=rows, titles=titles, folder=folder, text=messages.text)
+
+
 def _cut(written: str) -> slice:
     return slice(*(int(number) if number else None for number in written.split(":")))
 
@@ -134,7 +160,8 @@ def _fence(info: str, lines: Sequence[str]) -> str:
 
 
 DIRECTIVES: dict[str, Callable[..., str]] = {
-    function.__name__: function for function in (code, command, output, value, figure, lessons, glossary)
+    function.__name__: function
+    for function in (code, command, output, value, figure, lessons, glossary, program, report, causes)
 }
 
 

@@ -444,7 +444,7 @@ def _compare(arguments: Sequence[str], lang: str) -> int:
 
 
 def _doctor(arguments: Sequence[str], lang: str) -> int:
-    from repro_tutorial.doctor import evidence, report
+    from repro_tutorial.doctor import report
     from repro_tutorial.doctor.diagnose import Examination
     from repro_tutorial.doctor.launch import Program, Workshop, check_program
     from repro_tutorial.processes import ended_by_signals
@@ -466,6 +466,8 @@ def _doctor(arguments: Sequence[str], lang: str) -> int:
     if given[:1] == ["--"]:
         given = given[1:]
     if target == "compare" and not options.module and len(given) == 2:
+        from repro_tutorial.doctor import evidence
+
         return evidence.tell_comparison(Path(given[0]), Path(given[1]), lang, as_json=options.json)
     program = Program(
         ("-m", target) if options.module else (target,), tuple(given), Path.cwd(), options.nproc_per_node
@@ -475,10 +477,10 @@ def _doctor(arguments: Sequence[str], lang: str) -> int:
     with ended_by_signals(), Workshop(program, timeout=options.timeout, steps=options.steps) as shop:
         found = Examination(shop, budget=options.budget, tell=bar, fast=options.fast).examine()
         bar(None)
-        if options.keep:
-            evidence.keep(found, options.keep, lang)
-        if options.html:
-            evidence.write_page(found, options.html, lang)
+        if options.keep or options.html:
+            from repro_tutorial.doctor import evidence
+
+            evidence.write(found, lang, folder=options.keep, page=options.html)
     if options.json:
         _print_json(report.as_json(found, lang))
     else:

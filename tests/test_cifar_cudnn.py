@@ -117,6 +117,7 @@ def test_the_fast_path_changes_no_bit(shuffle, workers):
     assert bits(cifar.main(arguments)) == bits(cifar.main([*arguments, "--workers", workers]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["current", "torch-1.6"])
 def test_the_fast_path_changes_no_bit_in_2000_steps(shuffle):
     arguments = [*DRAWN, "--steps", "2000", "--seed", "3", "--runs", "1", "--shuffle", shuffle]
@@ -290,6 +291,7 @@ def test_unseeded_runs_are_resumed_too(tmp_path, monkeypatch, capsys):
     assert record.runs[0].metrics["loss"][0] == pytest.approx(sum(kept[:5]) / 5)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
     """A real signal in a real process, and the record of a process that nobody interrupted."""
     arguments = [*DRAWN, "--seed", "3", "--steps", "600", "--runs", "1"]
@@ -544,11 +546,13 @@ def first_row(experiment: str, *arguments: str) -> tuple[float, float]:
     return theirs.runs[0].metrics["loss"][0], sum(fresh.runs[0].metrics["loss"]) / 4
 
 
+@pytest.mark.slow
 def test_the_full_run_on_drawn_pictures_begins_as_published():
     published, now = first_row("synthetic")
     assert now == pytest.approx(published, rel=1e-6)
 
 
+@pytest.mark.slow
 @needs_cifar10
 @pytest.mark.parametrize("name", ["source", "current"])
 def test_the_full_run_on_real_pictures_begins_as_published(name):

@@ -101,7 +101,7 @@ def test_a_broken_script_gets_one_clear_line(name, tmp_path):
     script, told = UNKNOWN[name]
     (tmp_path / "train.py").write_text(script)
 
-    done = doctor(tmp_path, "--timeout", "20", "train.py")
+    done = doctor(tmp_path, "--timeout", "8", "train.py")
 
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -109,7 +109,12 @@ def test_a_broken_script_gets_one_clear_line(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-@pytest.mark.parametrize("name", REPRODUCES)
+OFTEN = ("own_dispatch_mode", "leaves_a_process_behind")  # the others are examined by make slow
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in REPRODUCES]
+)
 def test_an_unusual_script_is_examined_all_the_same(name, tmp_path):
     (tmp_path / "train.py").write_text(REPRODUCES[name])
 

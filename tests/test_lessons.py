@@ -77,7 +77,26 @@ def test_a_record_is_measured_right(lesson, name):
         assert record.results["divergence"] == compare(*record.runs).summary()
 
 
-@pytest.mark.parametrize(("lesson", "name"), EXPERIMENTS)
+# Rerun by `make slow` only: each takes over ten seconds, and its lesson's own test file runs a shorter one.
+LONG = {
+    ("cifar_cudnn", "unseeded"),
+    ("cifar_cudnn", "switched"),
+    ("float_order", "order"),
+    ("nondeterministic_ops", "compiled"),
+    ("nondeterministic_ops", "operators"),
+    ("seed_variance", "seeds"),
+}
+RERUN = [
+    pytest.param(
+        *one.values,
+        id=one.id,
+        marks=[pytest.mark.slow] if (one.values[0].slug, one.values[1]) in LONG else [],
+    )
+    for one in EXPERIMENTS
+]
+
+
+@pytest.mark.parametrize(("lesson", "name"), RERUN)
 def test_a_fresh_run_gives_what_is_published(lesson, name, capsys):
     """Claims bit for bit; values within the tolerance between machines; what no seed fixes, not at all."""
     record = published(lesson, name)

@@ -10,7 +10,7 @@ from repro_tutorial.doctor.compare import Difference, Records, align, first_diff
 from repro_tutorial.doctor.diagnose import Report
 from repro_tutorial.environment import describe_environment
 from repro_tutorial.messages import InputError, text
-from repro_tutorial.runs import dump
+from repro_tutorial.runs import dump, write_new
 
 
 def keep(report: Report, folder: Path, lang: str) -> None:
@@ -59,8 +59,11 @@ def tell_comparison(a: Path, b: Path, lang: str, *, as_json: bool) -> int:
     return 1 if first else 0
 
 
-def write_page(report: Report, file: Path, lang: str) -> None:
-    """Write the report as one page that stands alone."""
-    from repro_tutorial.doctor.page import page
+def write(report: Report, lang: str, *, folder: Path | None, page: Path | None) -> None:
+    """Keep the records in a new `folder`, and write the report to a `page` that stands alone, where they are asked for."""
+    from repro_tutorial.doctor.page import page as html
 
-    file.write_text(page(report, lang), encoding="utf-8")
+    if folder is not None:
+        keep(report, folder, lang)
+    if page is not None:
+        write_new(page, html(report, lang).encode("utf-8"))

@@ -227,9 +227,12 @@ def check_program(program: Program) -> None:
     """Complain of what cannot be examined before anything is run.
 
     Raises:
-        InputError: there is no such script, it is a notebook, torchrun started this process, or the doctor did.
+        InputError: there is no such script, it is a notebook, torchrun or the doctor started this process, or this
+            is not Linux.
     """
     target = program.target[-1]
+    if sys.platform != "linux":
+        raise InputError("doctor.linux_only", system=sys.platform)
     if "REPRO_DOCTOR" in os.environ:
         raise InputError("doctor.inside_doctor")
     if "TORCHELASTIC_RUN_ID" in os.environ:

@@ -61,7 +61,8 @@ def advice(cause: Cause, lang: str) -> str:
         if cause.kind.removeprefix("unseeded_") in SEED_CALLS
         else f"doctor.advice_{cause.kind}"
     )
-    return text(key, lang, generator=generator, seeded=SEED_CALLS.get(cause.generator, ""))
+    seeded = SEED_CALLS.get(cause.generator) or SEED_CALLS["torch"]
+    return text(key, lang, generator=generator or "torch", seeded=seeded)
 
 
 def as_text(report: Report, lang: str) -> Iterator[str]:
