@@ -308,9 +308,9 @@ def test_records_are_kept_compared_and_drawn(tmp_path):
         "    optimizer.step()\n"
         "    print(loss.item())\n"
     )
-    done = doctor(tmp_path, "--keep", "one", "--html", "report.html", "--steps", "2", "train.py", "--", "1")
+    done = doctor(tmp_path, "--keep", "one", "--html", "report.html", "--steps", "3", "train.py", "--", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len((tmp_path / "one" / "a" / "printed.txt").read_text().splitlines()) == 1  # stopped in step 2
+    assert len((tmp_path / "one" / "a" / "printed.txt").read_text().splitlines()) == 2  # stopped in step 3
     html = (tmp_path / "report.html").read_text()
     assert "<svg" in html
     assert "REPRODUCES" in html

@@ -20,6 +20,7 @@ from repro_tutorial.doctor.launch import Outcome, Workshop
 
 PRINTED_ONLY = ("clock", "pid", "entropy", "name")  # harmless where they reach the printed lines alone
 FOR_GENERATORS = ("numpy", "random", "seed")  # entropy that starts a generator
+HURRY = 4  # times faster that clocks run, to see whether a result depends on them
 LONGEST_HOLD = 0.05  # seconds that a thread or task is held up, to see whether its turn matters
 SERIAL = {"serial": True}
 DETERMINISTIC = {"deterministic": True}
@@ -105,7 +106,7 @@ class Examination:
             report.verdict, report.rare = "differs", True
             self._blame_operator(varying[0])
             return
-        if self._depends_on_turns():
+        if self._depends_on_turns() or self._depends_on_time():
             return
         plain = lab.run({"record": False}, after=self.a.outcome)
         if not self._weights_agree(plain):
@@ -166,6 +167,26 @@ class Examination:
         self._race([SERIAL])
         return True
 
+    def _depends_on_time(self) -> bool:
+        """Let the program's clocks run faster: does a result move?"""
+        clocks = [unit for unit in self.units if unit.kind == "clock" and unit.site]
+        if not clocks:
+            return False
+        others = [unit for unit in self.units if unit.kind != "clock"]
+        hurried = self.lab.rerun(self.a, others, hurry=HURRY)
+        if self._results_agree(hurried):
+            return False
+        self.report.verdict, self.report.rare = "differs", True
+        self.report.first = first_difference(self.a.records, Records(hurried.folder))
+        needed = self.lab.smallest(self.a, clocks, always=others, hurry=HURRY)
+        self.report.causes = self._name(needed, self.a)
+        return True
+
+    def _results_agree(self, other: Outcome) -> bool:
+        """As `same`, of the operators alone: printed times may move."""
+        stopped = bool(other.code or other.ended_by)
+        return not stopped and not has_spread(self.a.records, Records(other.folder))
+
     def _weights_agree(self, plain: Outcome) -> bool:
         """The observer check: the unrecorded run ends with the same weights and prints the same."""
         if plain.code != self.a.outcome.code:
@@ -189,12 +210,31 @@ class Examination:
         try:
             if lab.repeats(self.a, units):
                 needed = lab.smallest(self.a, units)
+                held = [unit for unit in needed if unit.kind not in ("addresses", "hash")]
+                # Addresses and hashes move memory about; what then shows is what stood in it before.
+                if len(held) < len(needed) and self._empties() and self._race([FILLED], else_guess=False):
+                    return
                 report.causes = self._name(needed, self.a)
-            else:
+            elif not self._laid_out_alike(units):
                 self._race(self._settings_to_try())
         except OutOfTime:
             report.out_of_time = True
             report.causes = self._guess(units)
+
+    def _laid_out_alike(self, units: Sequence[Unit]) -> bool:
+        """Whether two reruns agree that find the same from outside and also lay out memory alike.
+
+        The first run cannot serve here: a rerun carries what it gives again, and so has other addresses.
+        """
+        one, other = (self.lab.rerun(self.a, units, stop=False) for _ in range(2))
+        if one.code or not self.lab.same(one, other):
+            return False
+        addresses = Unit("addresses")
+        apart = self.lab.rerun(self.a, [unit for unit in units if unit != addresses], stop=False)
+        if self.lab.same(one, apart) or (self._empties() and self._race([FILLED], else_guess=False)):
+            return bool(self.report.causes)
+        self.report.causes = self._name([addresses], self.a)
+        return True
 
     def _settings_to_try(self) -> list[dict[str, Any]]:
         """What to hold still beside the readings, likeliest first."""
@@ -202,12 +242,18 @@ class Examination:
         varies = any(True for _, _ in self.a.records.of_kind("varies"))
         first = self.report.first
         operators: list[dict[str, Any]] = [DETERMINISTIC, ONE_THREAD]
+        if self._empties():
+            return [FILLED, *([SERIAL] if begun else []), *operators]
         if varies or (first is not None and first.kind == "output" and not begun):
             return [*operators, FILLED, SERIAL]
         return [SERIAL, FILLED, *operators] if begun else [FILLED, *operators]
 
-    def _race(self, settings: list[dict[str, Any]]) -> None:
-        """Readings alone do not explain it: find what else must be held still."""
+    def _empties(self) -> list[str]:
+        """The lines that ask for memory without writing it."""
+        return list(dict.fromkeys(note.site for _, note in self.a.records.of_kind("empty")))
+
+    def _race(self, settings: list[dict[str, Any]], *, else_guess: bool = True) -> bool:
+        """Readings alone do not explain it: find what else must be held still, and say whether that was found."""
         lab, report = self.lab, self.report
         for setting in settings:
             like = lab.refer(setting)
@@ -217,8 +263,10 @@ class Examination:
             report.causes = self._name_setting(setting, proved=True)
             if not lab.repeats(like, []):
                 report.causes += self._name(lab.smallest(like, held), like)
-            return
-        report.causes = self._name_setting(settings[0], proved=False)
+            return True
+        if else_guess:
+            report.causes = self._name_setting(settings[0], proved=False)
+        return False
 
     def _blame_operator(self, note: Note) -> None:
         """An operator gave other results for the same inputs within one run."""
@@ -234,12 +282,23 @@ class Examination:
             kinds = {"thread": "threads", "child": "processes"}
             sites = list(dict.fromkeys((kinds[note.kind], note.site) for _, note in begun))
             return [Cause(kind, *at(site), proved) for kind, site in sites[:3]]
+        if "fill" in setting and self._empties():
+            return [Cause("uninitialised", *at(self._unwritten()), proved)]
         kind = (
             "uninitialised" if "fill" in setting else "operator" if "deterministic" in setting else "threads"
         )
         varying = [note for _, note in self.a.records.of_kind("varies")]
         site = varying[0].site if varying and kind == "operator" else first.site if first else ""
         return [Cause(kind, *at(site), proved)]
+
+    def _unwritten(self) -> str:
+        """The line whose memory, filled alone, makes a run repeat; the first if none alone does."""
+        sites = self._empties()
+        for site in sites if len(sites) > 1 else []:
+            like = self.lab.refer({"fill": [site]})
+            if self.lab.repeats(like, self.lab.units(like, self.b)):
+                return site
+        return sites[0]
 
     def _by_suspicion(self, units: Sequence[Unit]) -> list[Unit]:
         """`units`, the likeliest cause first."""

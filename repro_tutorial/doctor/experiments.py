@@ -158,10 +158,12 @@ class Experiments:
             found.add(Unit("files"))
         return sorted(found)
 
-    def smallest(self, like: Reference, candidates: Sequence[Unit], **settings: Any) -> list[Unit]:
+    def smallest(
+        self, like: Reference, candidates: Sequence[Unit], *, always: Sequence[Unit] = (), **settings: Any
+    ) -> list[Unit]:
         """A smallest part of `candidates` which, held still, makes a rerun repeat `like`.
 
-        All of them together do. Kinds first, then the lines of each kind. Source: QuickXplain (Junker, 2004).
+        All of them together do, with `always`, which is held in any case. Kinds first, then the lines of each kind. Source: QuickXplain (Junker, 2004).
         """
         kinds: dict[tuple[str, str], list[Unit]] = {}
         for unit in candidates:
@@ -170,7 +172,8 @@ class Experiments:
         groups: list[Group] = list(kinds.values())
 
         def suffices(chosen: Sequence[Sequence[Unit]]) -> bool:
-            return self.repeats(like, [unit for group in chosen for unit in group], **settings)
+            held = [*always, *(unit for group in chosen for unit in group)]
+            return self.repeats(like, held, **settings)
 
         for group in groups[:3]:  # the likeliest, alone
             if len(groups) > 1 and suffices([group]):

@@ -139,7 +139,14 @@ def start() -> None:
 
     sources.begin()
     children.begin()
-    sys.meta_path.insert(0, _Attach({"numpy.random": _numpy, "torch": _torch, "tempfile": _tempfile}))
+    watched: dict[str, Callable[[ModuleType], None]] = {
+        "numpy.random": _numpy,
+        "torch": _torch,
+        "tempfile": _tempfile,
+    }
+    for name in watched.keys() & sys.modules.keys():
+        watched.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, _Attach(watched))
     if here.settings.get("tape"):
         from repro_tutorial.doctor.inside import lines
 

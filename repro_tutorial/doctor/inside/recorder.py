@@ -101,7 +101,8 @@ class Recorder(TorchDispatchMode):
         self.backward_site = ("", -1)
         self.repeated: dict[Any, int] = {}
         self.may_repeat = bool(here.settings.get("repeat"))
-        self.fill = bool(here.settings.get("fill"))
+        self.fill = here.settings.get("fill")  # True, or the lines whose new memory is to be filled
+        self.empties: set[str] = set()
         self.limit = here.settings.get("steps")
         self._draws: dict[str, int] = {}
         self.items = 0
@@ -115,8 +116,8 @@ class Recorder(TorchDispatchMode):
             operator = self.operators[func] = Operator(func)
         if operator.view or operator.nothing:
             made = operator.call(*args, **kwargs)
-            if operator.empties and self.fill:
-                _fill(made)
+            if operator.empties:
+                self._unwritten(made)
             return made
         if here.busy():
             return operator.call(*args, **kwargs)
@@ -143,6 +144,17 @@ class Recorder(TorchDispatchMode):
         return made
 
     # Parts of the above ---------------------------------------------------------------------------------
+
+    def _unwritten(self, made: Any) -> None:
+        """New memory that holds anything: noted where the program itself asks for it, and filled on request."""
+        caller = sys._getframe(2)
+        site = here.places.file(caller.f_code.co_filename)
+        site = f"{site}:{caller.f_lineno}" if site else ""
+        if site and site not in self.empties:
+            self.empties.add(site)
+            self.book.note("empty", site)
+        if self.fill is True or (self.fill and site in self.fill):
+            _fill(made)
 
     def _site(self) -> str:
         task = _task()
@@ -232,14 +244,14 @@ class Recorder(TorchDispatchMode):
         """Compute the same again and note whether the result varies."""
         before, args, kwargs = given
         results = {digest_all(made, 0)}
-        for _ in range(REPEATS):
+        for _ in range(REPEATS * 4 if operator.accumulates else REPEATS):
             if operator.accumulates:
                 again = operator.call(before.clone(), *args[1:], **kwargs)
             else:
                 again = operator.call(*args, **kwargs)
             results.add(self._digest_outputs(operator, again))
         if len(results) > 1:
-            self.book.note("varies", site, [len(results), REPEATS + 1], operator.name)
+            self.book.note("varies", site, len(results), operator.name)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -14,11 +14,12 @@ def train(net, x, y):
 
 
 torch.manual_seed(0)
-for _ in range(3):
-    junk = [torch.rand(2000, 100) for _ in range(4)]
-    del junk
-pad = torch.empty(4000, 50)  # culprit
-pad[:10] = 1.0
-x = torch.nan_to_num(pad[:3000, :2].clamp(-1, 1)) + torch.rand(3000, 2)  # culprit, too
+names = [str(i) * 40 for i in range(3000)]
+table = {name: [name] * 30 for name in names}
+del table, names
+counts = [torch.empty(30, dtype=torch.int64) for _ in range(300)]  # culprit
+for count in counts:
+    count[:3] += 1
+x = torch.stack([count[3:5] % 1000 for count in counts]).float() / 1000  # culprit, too
 net = nn.Linear(2, 1)
 train(net, x, x[:, :1])
