@@ -20,7 +20,7 @@ from repro_tutorial.doctor.launch import Outcome, Workshop
 
 PRINTED_ONLY = ("clock", "pid", "entropy", "name")  # harmless where they reach the printed lines alone
 FOR_GENERATORS = ("numpy", "random", "seed")  # entropy that starts a generator
-HURRY = 4  # times faster that clocks run, to see whether a result depends on them
+SLOW = 0.25  # how fast clocks run, to see whether a result depends on them
 LONGEST_HOLD = 0.05  # seconds that a thread or task is held up, to see whether its turn matters
 SERIAL = {"serial": True}
 DETERMINISTIC = {"deterministic": True}
@@ -168,17 +168,17 @@ class Examination:
         return True
 
     def _depends_on_time(self) -> bool:
-        """Let the program's clocks run faster: does a result move?"""
+        """Let the program's clocks run slower: does a result move?"""
         clocks = [unit for unit in self.units if unit.kind == "clock" and unit.site]
         if not clocks:
             return False
         others = [unit for unit in self.units if unit.kind != "clock"]
-        hurried = self.lab.rerun(self.a, others, hurry=HURRY)
-        if self._results_agree(hurried):
+        slowed = self.lab.rerun(self.a, others, pace=SLOW)
+        if self._results_agree(slowed):
             return False
         self.report.verdict, self.report.rare = "differs", True
-        self.report.first = first_difference(self.a.records, Records(hurried.folder))
-        needed = self.lab.smallest(self.a, clocks, always=others, hurry=HURRY)
+        self.report.first = first_difference(self.a.records, Records(slowed.folder))
+        needed = self.lab.smallest(self.a, clocks, always=others, pace=SLOW)
         self.report.causes = self._name(needed, self.a)
         return True
 

@@ -81,7 +81,7 @@ def reading(kind: str, original: Callable[..., Any], label: str = "") -> Callabl
             return original(*given, **named)
         site = here.places.site(2)
         again = replays.take(kind, site)
-        value = hurried(label, original(*given, **named)) if again is _nothing else again
+        value = paced(label, original(*given, **named)) if again is _nothing else again
         here.book().note(kind, site, value, label)
         return value
 
@@ -93,13 +93,13 @@ def reading(kind: str, original: Callable[..., Any], label: str = "") -> Callabl
 _first_readings: dict[str, Any] = {}
 
 
-def hurried(label: str, value: Any) -> Any:
-    """On request, a clock's reading as if time went so many times faster since its first reading."""
-    factor = here.settings.get("hurry")
+def paced(label: str, value: Any) -> Any:
+    """On request, a clock's reading as if time had gone so many times as fast since its first reading."""
+    factor = here.settings.get("pace")
     if not factor or not label:
         return value
     first = _first_readings.setdefault(label, value)
-    return first + (value - first) * factor
+    return type(value)(first + (value - first) * factor)
 
 
 def begin() -> None:
