@@ -138,7 +138,10 @@ class Experiments:
 
     def telling_lines(self, a: Outcome, b: Outcome, files: Files | None = None) -> list[tuple[str, str]]:
         """The printed or written lines that differ, less those known to be harmless."""
-        pairs = printed_differences(a.out, b.out) + list((files or self.files(a, b)).text)
+        ours, theirs = a.out, b.out
+        if self.shop.program.ranks:  # which print in any order
+            ours, theirs = ("\n".join(sorted(out.splitlines())) for out in (ours, theirs))
+        pairs = printed_differences(ours, theirs) + list((files or self.files(a, b)).text)
         return [pair for pair in pairs if shape(pair[0]) not in self.harmless_lines]
 
     # What differs from outside -------------------------------------------------------------------------

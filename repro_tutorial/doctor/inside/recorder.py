@@ -39,6 +39,7 @@ NOTHING_MADE = (
     "record_stream",
 )
 SCRATCH = ("workspace", "reserve")  # outputs and arguments of such names hold anything
+COLLECTIVES = ("c10d::", "_c10d_functional::")
 DATA_FROM_OUTSIDE = ("lift_fresh", "lift")
 
 _task = torch._C._current_graph_task_id
@@ -54,9 +55,17 @@ class Operator:
         self.name = func.name().removeprefix("aten::")
         base = self.name.split(".")[0]
         self.call = func._op
+        # A collective may still be under way when its call returns: its result is digested by its first reader.
+        self.collective = self.name.startswith(COLLECTIVES)
         written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
         skipped = [
-            is_written and (base.startswith("_fused_") or base in OVERWRITTEN or argument.is_out)
+            is_written
+            and (
+                base.startswith("_fused_")
+                or base in OVERWRITTEN
+                or argument.is_out
+                or (self.collective and "reduce_" not in base)
+            )
             for argument, is_written in zip(schema.arguments, written, strict=True)
         ]
         self.skipped = {i for i, skip in enumerate(skipped) if skip}
@@ -130,7 +139,9 @@ class Recorder(TorchDispatchMode):
         before = self._to_repeat(operator, args) if repeat else None
         made = operator.call(*args, **kwargs)
         name = operator.name
-        if (operator.written and not operator.returns_written) or operator.batch_norm:
+        if operator.collective:
+            out = 0
+        elif (operator.written and not operator.returns_written) or operator.batch_norm:
             out = self._digest_written(operator, args, kwargs, digest_all(made, 0))
         else:
             out = self._digest_outputs(operator, made)
