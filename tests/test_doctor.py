@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planted import check
 
 from repro_tutorial import assert_reproducible as demand
 from repro_tutorial.doctor import page, report as told
@@ -26,7 +27,6 @@ from repro_tutorial.doctor.inside import digests
 from repro_tutorial.doctor.inside.streams import EVENT, Book
 from repro_tutorial.doctor.kinds import LESSONS, Cause, at, before_the_seed
 from repro_tutorial.lessons import load_lessons
-from tests.planted import check
 
 ROOT = Path(__file__).parent.parent
 PLANTED = ROOT / "tests" / "planted"

@@ -60,7 +60,7 @@ def keys_in_code() -> set[str]:
             literal = node.value if isinstance(node, ast.Constant) else None
             if isinstance(literal, str) and re.fullmatch(r"[a-z_]+\.[a-z_]+", literal):
                 section = literal.split(".")[0]
-                if section in sections and not literal.endswith((".py", ".md", ".toml")):
+                if section in sections and not literal.endswith((".py", ".md", ".toml", ".testing")):
                     keys.add(literal)
     return keys
 

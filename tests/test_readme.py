@@ -46,4 +46,4 @@ def test_the_links_and_the_tools_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).is_file(), target
     verbs = re.findall(r"python -m repro_tutorial (\w+)", README)
-    assert set(verbs) == {"env", "compare", "list"}
+    assert set(verbs) == {"env", "compare", "list", "doctor"}
