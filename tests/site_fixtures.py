@@ -43,6 +43,7 @@ def copy_sources(to: Path) -> Path:
     shutil.copytree(ROOT / "docs", to / "docs")
     shutil.copytree(ROOT / "demos", to / "demos")
     shutil.copytree(ROOT / "repro_tutorial", to / "repro_tutorial")  # pages quote its code
+    shutil.copytree(ROOT / "tests" / "planted", to / "tests" / "planted")  # and shows programs from here
     shutil.copy(ROOT / "mkdocs.yml", to)
     return to
 

@@ -315,6 +315,7 @@ def broken_builds(tmp_path_factory) -> dict[Callable[[Path], None], subprocess.C
         mutate(root)
         return build(root, root / "site")
 
+    tmp_path_factory.getbasetemp()  # made now, since threads would race to make it
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(BREAKS, pool.map(run, BREAKS), strict=True))
 
