@@ -27,7 +27,7 @@ from mkdocs.structure.pages import Page
 
 from repro_tutorial import lessons as manifest, messages, runs, site_figures
 from repro_tutorial.doctor.kinds import LESSONS, Cause
-from repro_tutorial.doctor.report import advice
+from repro_tutorial.doctor.report import SEED_CALLS, advice
 
 ROOT = Path(__file__).parents[1]
 DIRECTIVE = re.compile(r"\{\{ *(\w*) *(.*?) *\}\}")
@@ -146,7 +146,11 @@ def report(place: Place, name: str) -> str:
 def causes(place: Place) -> str:
     """Every cause that the doctor names, with what to do and the lesson that explains it."""
     titles = {lesson.slug: lesson.title[place.lang] for lesson in manifest.load_lessons(ROOT)}
-    rows = [(kind, advice(Cause(kind, "", None, True), place.lang), slug) for kind, slug in LESSONS.items()]
+    rows = []
+    for kind, slug in LESSONS.items():
+        generator = kind.removeprefix("unseeded_")
+        cause = Cause(kind, "", None, True, generator if generator in SEED_CALLS else "")
+        rows.append((kind, advice(cause, place.lang), slug))
     folder = posixpath.relpath(f"{place.lang}/lessons", posixpath.dirname(place.uri))
     return place.render("causes", rows=rows, titles=titles, folder=folder, text=messages.text)
 

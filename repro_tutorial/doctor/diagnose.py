@@ -21,6 +21,17 @@ from repro_tutorial.doctor.launch import Outcome, Workshop
 PRINTED_ONLY = ("clock", "pid", "entropy", "name")  # harmless where they reach the printed lines alone
 FOR_GENERATORS = ("numpy", "random", "seed")  # entropy that starts a generator
 SLOW = 0.25  # how fast clocks run, to see whether a result depends on them
+USUAL = (
+    "state",
+    "files",
+    "hash",
+    "clock",
+    "listing",
+    "pid",
+    "name",
+    "entropy",
+    "addresses",
+)  # likeliest first
 LONGEST_HOLD = 0.05  # seconds that a thread or task is held up, to see whether its turn matters
 SERIAL = {"serial": True}
 DETERMINISTIC = {"deterministic": True}
@@ -302,39 +313,22 @@ class Examination:
 
     def _by_suspicion(self, units: Sequence[Unit]) -> list[Unit]:
         """`units`, the likeliest cause first."""
-        first = self.report.first
-        limit = first.moment if first is not None else None
-        _ = limit
-        drawn = self._first_drawn()
-        seeds_moved = self._moved_seeds()
+        drawn, seeds_moved = self._first_drawn(), bool(self._moved_seeds())
 
         def rank(unit: Unit) -> tuple[int, int]:
-            ranks = {
-                "files": 3,
-                "hash": 4,
-                "clock": 5,
-                "listing": 6,
-                "pid": 7,
-                "name": 8,
-                "entropy": 8,
-                "addresses": 9,
-            }
+            usual = USUAL.index(unit.kind)
+            asked = bool(unit.site) or unit.kind in (
+                "hash",
+                "files",
+                "addresses",
+            )  # by the program's own line
             if unit.kind == "state":
-                return (0, drawn.get(unit.site, 9)) if unit.site in drawn else (8, 0)
-            if unit.kind == "entropy" and unit.site and unit.label in FOR_GENERATORS:
-                return (1, 0)
-            if (
-                seeds_moved
-                and unit.kind in ("clock", "pid", "hash", "entropy")
-                and (unit.site or unit.kind == "hash")
-            ):
-                return (-1, ranks[unit.kind])
-            if unit.kind == "entropy" and unit.site:
-                return (2, 0)
-            return (
-                ranks[unit.kind] + (0 if unit.site or unit.kind in ("hash", "files", "addresses") else 10),
-                0,
-            )
+                return (1, drawn[unit.site]) if unit.site in drawn else (4, usual)
+            if not asked:
+                return (5, usual)
+            if seeds_moved and unit.kind in ("clock", "pid", "hash", "entropy"):
+                return (0, usual)
+            return (2 if unit.kind == "entropy" else 3, usual)
 
         return sorted(units, key=rank)
 

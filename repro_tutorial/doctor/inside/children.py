@@ -36,7 +36,7 @@ def _hold() -> None:
 
 
 def _threads() -> None:
-    start, run = threading.Thread.start, threading.Thread.run
+    start = threading.Thread.start
 
     def watched_start(self: threading.Thread) -> None:
         here.threads += 1
@@ -60,7 +60,6 @@ def _threads() -> None:
         if site and here.settings.get("serial") and not self.daemon:
             self.join(PATIENCE)
 
-    _ = run
     threading.Thread.start = watched_start  # type: ignore[method-assign]
 
 

@@ -84,7 +84,6 @@ class Operator:
         self.accumulates = base in ("index_put_", "_index_put_impl_", "index_add_", "scatter_add_", "put_")
         # mkldnn's workspace is the fourth output and has no name in the schema
         self.results = {"mkldnn_rnn_layer": 3, "native_batch_norm": 3}.get(base)
-        self.random_scalar = False
 
 
 class Recorder(TorchDispatchMode):
@@ -112,7 +111,6 @@ class Recorder(TorchDispatchMode):
         self.may_repeat = bool(here.settings.get("repeat"))
         self.fill = here.settings.get("fill")  # True, or the lines whose new memory is to be filled
         self.empties: set[str] = set()
-        self.limit = here.settings.get("steps")
         self._draws: dict[str, int] = {}
         self.items = 0
 

@@ -93,8 +93,6 @@ class Book:
     def __init__(self, folder: str, role: str, begun: float) -> None:
         self.folder, self.role, self.begun = folder, role, begun
         self.count = 0
-        self.draw_count = 0
-        self.limit: int | None = None
         self._names: dict[str, int] = {}
         self._buffer = bytearray()
         self._files: dict[str, int] = {}
