@@ -33,7 +33,7 @@ PLANTED = ROOT / "tests" / "planted"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the private view is Linux's")
 
 # Examined by default; the others take an hour together: make slow.
-QUICK = ("private_numpy_generator", "goes_on_from_a_checkpoint", "run_name_and_times")
+QUICK = ("private_numpy_generator", "run_name_and_times")
 
 
 # Digests ------------------------------------------------------------------------------------------------

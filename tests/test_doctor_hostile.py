@@ -109,7 +109,7 @@ def test_a_broken_script_gets_one_clear_line(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-OFTEN = ("own_dispatch_mode", "leaves_a_process_behind")  # the others are examined by make slow
+OFTEN = ("leaves_a_process_behind",)  # the others are examined by make slow
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,7 @@ def test_an_unusual_script_is_examined_all_the_same(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+@pytest.mark.slow
 def test_the_sitecustomize_that_was_there_is_still_run(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.from_site = 0\n")

@@ -82,6 +82,8 @@ LONG = {
     ("cifar_cudnn", "unseeded"),
     ("cifar_cudnn", "switched"),
     ("float_order", "order"),
+    ("frameworks", "own"),
+    ("multi_gpu_seeding", "ddp"),
     ("nondeterministic_ops", "compiled"),
     ("nondeterministic_ops", "operators"),
     ("seed_variance", "seeds"),

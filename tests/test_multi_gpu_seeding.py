@@ -242,6 +242,7 @@ def test_the_samplers_own_seed_is_not_reached():
     assert orders[0] == orders[1]
 
 
+@pytest.mark.slow
 def test_torchrun_started_by_hand_gives_the_same_weights(two_ranks, tmp_path):
     """The line on the page; a second launch, whose seeded trainings end with the fingerprints of the first."""
     file = tmp_path / "a.json"
