@@ -43,7 +43,9 @@ def script(tmp_path):
 
 
 def started(folder: Path) -> list[int]:
-    return [int(path.read_text()) for path in folder.iterdir() if path.name.isdecimal()]
+    """The processes that have written their number; a file may be there and its number not yet."""
+    written = [path.read_text() for path in folder.iterdir() if path.name.isdecimal()]
+    return [int(number) for number in written if number]
 
 
 def running(pid: int) -> bool:
